@@ -3,7 +3,6 @@
 
 import gc
 
-import pytest
 from hypothesis import HealthCheck, settings
 
 gc.disable()  # until every test is collected
@@ -12,9 +11,6 @@ gc.disable()  # until every test is collected
 # than the second that it allows their making.
 settings.register_profile("ustreamer", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ustreamer")
-
-# Asserts of the shared suite show their values, as asserts of a test module do. Registered here, before the first import.
-pytest.register_assert_rewrite("ustreamer.testing")
 
 
 def pytest_collection_finish() -> None:

@@ -6,18 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pluggy
 
-from ustreamer.core.base.clock import ManualClock
 from ustreamer.core.base.links import LinkState, LinkStates
-from ustreamer.core.delivery.delivery import Delivery
-from ustreamer.core.delivery.ledger import Ledger, Verdict
-from ustreamer.core.delivery.ports import SendOne
-from ustreamer.core.dispatch.dispatcher import Dispatcher
-from ustreamer.core.routing.router import SELF, AuthorityTable, Router
-from ustreamer.core.routing.subscriptions import StaticDirectory, Subscription
-from ustreamer.hooks import PROJECT, Hooks, PluginContext
-from ustreamer.uprotocol import UMessage, UuidSource, UUri
+from ustreamer.core.routing.subscriptions import Subscription
+from ustreamer.hooks import Hooks, PluginContext
+from ustreamer.testing.ledger import assert_accounted
+from ustreamer.testing.messages import new_id
+from ustreamer.testing.virtual_time import DispatcherBench, VirtualTime
+from ustreamer.uprotocol import UUri
 from ustreamer.uprotocol.umessage import publish
 
 PAGE = (Path(__file__).parents[2] / "docs/plugins.md").read_text(encoding="utf-8")
@@ -63,50 +59,16 @@ def test_the_link_of_the_page_is_down_when_a_test_sets_it_down() -> None:
     assert links.state_of("cloud") == LinkState(up=True, up_count=0)
 
 
-class ListQueue:
-    unicast = False
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.ledger = Ledger()
-        self.sent: list[UMessage] = []
-
-    def transmitter(self, subscriber: UUri | None) -> SendOne:
-        return self.sent.append
-
-    def offer(self, delivery: Delivery, message: UMessage, now_ns: int) -> None:
-        delivery.transmit(message)
-        delivery.settle(self.ledger, message, Verdict.DELIVERED, now_ns, now_ns)
-
-
-def test_the_plugin_of_the_page_behaves_as_documented() -> None:
+def test_the_plugin_of_the_page_behaves_as_documented(virtual_time: VirtualTime) -> None:
     cls = night()
-    clock = ManualClock().clock()
-    config = msgspec.convert({"topic": str(DOOR)}, cls.Config)
-    plugin = cls(config, PluginContext("hpc", ("hpc",), Path(), clock, lambda when, action: None))
-    manager = pluggy.PluginManager(PROJECT)
-    manager.add_hookspecs(Hooks)
-    manager.register(plugin)
-    manager.check_pending()
-    queues = {name: ListQueue(name) for name in (SELF, "chassis", "backbone")}
+    plugin = cls(msgspec.convert({"topic": str(DOOR)}, cls.Config), virtual_time.context())
     app = UUri("hpc", 1, 1, 0)
-    directory = StaticDirectory([Subscription(DOOR, app), Subscription(DOOR.with_resource(0x8002), app)])
-    dispatcher = Dispatcher(
-        "hpc",
-        clock,
-        Router(
-            AuthorityTable({"chassis": "chassis", "hpc": "backbone"}), directory, dict.fromkeys(queues, False)
-        ),
-        queues,
-        filters=lambda delivery: manager.hook.ustreamer_filters(delivery=delivery),
-        schedule=lambda when, action: None,
-    )
-    ids = UuidSource(clock.wall_ms)
-    dispatch = dispatcher.ingress("chassis").dispatch
-    dispatch(publish(ids.next(), DOOR))
+    subscriptions = [Subscription(DOOR, app), Subscription(DOOR.with_resource(0x8002), app)]
+    bench = DispatcherBench(virtual_time, {"chassis": "chassis", "hpc": "backbone"}, [plugin], subscriptions)
+    bench.dispatch(publish(new_id(), DOOR))
     plugin.quiet.on = True
-    dispatch(publish(ids.next(), DOOR))
-    dispatch(publish(ids.next(), DOOR.with_resource(0x8002)))
-    assert [message.attributes.source.resource_id for message in queues["backbone"].sent] == [0x8001, 0x8002]
-    ledger = dispatcher.ledger_snapshot([queue.ledger for queue in queues.values()], queued=0)
-    assert (ledger.denied, ledger.delivered, ledger.unaccounted) == (1, 2, 0)
+    bench.dispatch(publish(new_id(), DOOR))
+    bench.dispatch(publish(new_id(), DOOR.with_resource(0x8002)))
+    assert [message.attributes.source.resource_id for message in bench.sent("backbone")] == [0x8001, 0x8002]
+    assert_accounted(bench.ledger(), queued=0)
+    assert (bench.ledger().denied, bench.ledger().delivered) == (1, 2)

@@ -5,7 +5,6 @@ It differs from `streamer_bench`: it starts from a configuration file and includ
 """
 
 from pathlib import Path
-from threading import Lock
 from types import TracebackType
 from typing import Final, Self
 
@@ -17,18 +16,10 @@ from ustreamer.host.runtime.control import Control
 from ustreamer.host.storage.state_lock import StateLock
 from ustreamer.transports.local.transport import LocalNetwork, LocalTransport
 from ustreamer.uprotocol.umessage import UMessage
-from ustreamer.uprotocol.uuid import UUID, UuidSource
 from ustreamer.uprotocol.uuri import ANY, UUri
 
 INSIDE, OUTSIDE = "inside", "outside"
 BASE: Final = {INSIDE: ("hpc", "car"), OUTSIDE: ("cloud",)}
-
-_ids, _naming = UuidSource(SYSTEM_CLOCK.wall_ms), Lock()
-
-
-def new_id() -> UUID:
-    with _naming:
-        return _ids.next()
 
 
 class RunningStreamer:

@@ -19,10 +19,9 @@ from ustreamer.core.delivery.ports import SendOne
 from ustreamer.core.dispatch.dispatcher import Dispatcher
 from ustreamer.core.routing.subscriptions import Subscription
 from ustreamer.hooks import HostedService, PluginContext, StreamerSettings, hookimpl
-from ustreamer.host.config import config as configuration
-from ustreamer.host.runtime import plugins
-from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.host.runtime.streamer import Streamer
+from ustreamer.testing.bench import StreamerBench
+from ustreamer.testing.entity import Entity
 from ustreamer.transport_port import (
     EndpointConfig,
     EndpointContext,
@@ -30,18 +29,10 @@ from ustreamer.transport_port import (
     TransportKind,
     Unconfirmed,
 )
-from ustreamer.transports.local.transport import LocalNetwork, LocalTransport
-from ustreamer.uprotocol.pb import usubscription_v3 as pb
-from ustreamer.uprotocol.rpc import RpcClient
-from ustreamer.uprotocol.uattributes import UPayloadFormat
-from ustreamer.uprotocol.umessage import (
-    UMessage,
-    publish,
-)
+from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.utransport import Listener, UTransport
-from ustreamer.uprotocol.uuid import UUID, UuidSource
-from ustreamer.uprotocol.uuri import ANY, UUri
+from ustreamer.uprotocol.uuri import UUri
 
 OWN = "hpc"
 TOPIC = UUri(OWN, 0x1234, 1, 0x8001)
@@ -49,14 +40,6 @@ METHOD = UUri(OWN, 0x3001, 1, 1)
 DEAD_LETTERS = UUri(OWN, 4, 1, 0x8000)
 USUBSCRIPTION = UUri(OWN, 0, 3, 0)
 SUBSCRIBE, UNSUBSCRIBE = 1, 2
-
-_ids, _ids_lock = UuidSource(SYSTEM_CLOCK.wall_ms), threading.Lock()
-
-
-def new_id() -> UUID:
-    with _ids_lock:
-        return _ids.next()
-
 
 # --- fake transports -------------------------------------------------------------------------------------------------
 
@@ -175,64 +158,27 @@ class FakeTransportsPlugin:
 # ------------------------------------------------------------------------------------------------------------ the bench
 
 
-class BenchApp:
-    """A uEntity on an in-process network."""
-
-    def __init__(self, network: LocalNetwork, authority: str, entity: int) -> None:
-        self.address = UUri(authority, entity, 1, 0)
-        self.transport = LocalTransport(network, authority)
-        self.transport.open()
-        self.rpc = RpcClient(self.transport, self.address, UuidSource(SYSTEM_CLOCK.wall_ms))
-        self.received: list[UMessage] = []
+class BenchApp(Entity):
+    """A uEntity on an in-process network. The default topic is TOPIC."""
 
     def listen(self, source: UUri = TOPIC, sink: UUri | None = None) -> None:
-        self.transport.register_listener(source, sink, self.received.append)
+        super().listen(source, sink)
 
-    def publish(self, payload: bytes = b"", topic: UUri = TOPIC, ttl: int | None = None) -> None:
-        self.transport.send(publish(new_id(), topic, payload, ttl=ttl))
-
-    def call_usubscription(self, method: int, sent_request: Any) -> UMessage:
-        return self.rpc.call(
-            USUBSCRIPTION.with_resource(method), sent_request.SerializeToString(), UPayloadFormat.PROTOBUF
-        )
+    def publish(self, payload: bytes = b"", topic: UUri = TOPIC, ttl: int | None = None) -> None:  # type: ignore[override]
+        super().publish(topic, payload, ttl)
 
     def subscribe(self, topic: UUri = TOPIC, *, period_ms: int | None = None) -> None:
-        self.listen(topic)
-        attributes = pb.SubscribeAttributes(sample_period_ms=period_ms)
-        answer = self.call_usubscription(
-            SUBSCRIBE, pb.SubscriptionRequest(topic=topic.to_pb(), attributes=attributes)
-        )
-        status = pb.SubscriptionResponse.FromString(answer.payload).status
-        assert status.state == pb.SubscriptionStatus.SUBSCRIBED
+        super().subscribe(topic, period_ms=period_ms)
 
     def unsubscribe(self, topic: UUri = TOPIC) -> None:
-        self.call_usubscription(UNSUBSCRIBE, pb.UnsubscribeRequest(topic=topic.to_pb()))
-
-    def serve(self, method: UUri, answer: Callable[[UMessage], UMessage]) -> None:
-        self.transport.register_listener(
-            ANY, method, lambda sent_request: self.transport.send(answer(sent_request))
-        )
-
-    def wait_received(self, n: int) -> list[bytes]:
-        eventually(lambda: len(self.received) >= n, f"{n} messages at {self.address}, got {self.received}")
-        return [message.payload for message in self.received]
+        super().unsubscribe(topic)
 
 
-class Bench:
+class Bench(StreamerBench):
     """Builds streamers and applications."""
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._networks: dict[str, LocalNetwork] = {}
-        self._streamers: list[Streamer] = []
-        self._apps = 0
-
-    def network(self, name: str) -> LocalNetwork:
-        return self._networks.setdefault(name, LocalNetwork.named(f"{self._directory.name}/{name}"))
-
     def app(self, network: str, authority: str = OWN) -> BenchApp:
-        self._apps += 1
-        return BenchApp(self.network(network), authority, 0x10A0 + self._apps)
+        return BenchApp(self.attach(network, authority), self.next_address(authority), OWN)
 
     def local(self, name: str, *authorities: str) -> str:
         """The section of an endpoint on an in-process network of the same name."""
@@ -246,30 +192,22 @@ class Bench:
 
         Streamers with the same `state` share a state directory.
         """
-        classes = {name: plugins.plugin_class(entry) for name, entry in plugins.installed_plugins().items()}
-        classes |= {"fakes": FakeTransportsPlugin, **(extra or {})}
-        kinds = plugins.transport_kinds(plugins.class_plugin_manager(classes))
-        head = f'authority = "{OWN}"\nstate_dir = "{state or f"state{len(self._streamers)}"}"\n'
-        path = self._directory / "ustreamer.toml"
-        path.write_text("\n".join([head, *sections, *(f"[plugins.{name}]" for name in extra or ())]))
-        config = configuration.load(path, kinds, {name: cls.Config for name, cls in classes.items()})
-        self._streamers.append(Streamer(config, kinds, {name: classes[name] for name in config.plugins}))
-        return self._streamers[-1]
+        head = f'authority = "{OWN}"\nstate_dir = "{state or f"state{len(self.streamers)}"}"\n'
+        toml = "\n".join([head, *sections, *(f"[plugins.{name}]" for name in extra or ())])
+        return self.make_streamer(toml, {"fakes": FakeTransportsPlugin, **(extra or {})})
 
     def started(self, *sections: str, extra: Mapping[str, type[Any]] | None = None) -> Streamer:
         streamer = self.streamer(*sections, extra=extra)
         streamer.start()
         return streamer
 
-    def finish(self) -> None:
-        """Stop all streamers, and check their ledgers."""
-        for streamer in self._streamers:
+    def finish(self, drain_s: float = 0) -> None:
+        """Stop all streamers at once, and check their ledgers."""
+        for streamer in self.streamers:
             for transport in streamer.transports.values():
                 if isinstance(transport, FakeTransport):
                     transport.gate.set()
-            streamer.stop(0)
-            ledger = streamer.ledger()
-            assert ledger.unaccounted == 0, ledger
+        super().finish(drain_s)
 
 
 def section(endpoint: str, **keys: object) -> str:
@@ -289,11 +227,9 @@ def link(streamer: Streamer, name: str) -> FakeTransport:
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
-    before = threading.active_count()
     bench = Bench(tmp_path)
     yield bench
     bench.finish()
-    eventually(lambda: threading.active_count() <= before, f"the end of {threading.enumerate()}")
 
 
 WITH_USUBSCRIPTION = "[plugins.usubscription]\nmap_size_mb = 1"

@@ -13,10 +13,12 @@ subclass, next to the reason.
 
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 import pytest
 
+from ustreamer.testing.bench import StreamerBench, streamer_with
 from ustreamer.testing.life_contract import LifeContract
 from ustreamer.testing.mailbox import BatchMailbox, Mailbox
 from ustreamer.testing.messages import (
@@ -145,6 +147,40 @@ class TransportContract(LifeContract, PortContract):
         sunk = msgspec.structs.replace(plain.attributes, sink=any_at(BETA))
         pair.a.send(msgspec.structs.replace(plain, attributes=sunk))
         assert inbox.wait(1) == [plain]
+
+    def test_a_streamer_carries_messages_both_ways_and_accounts_for_each(
+        self, unopened: Pair, tmp_path: Path
+    ) -> None:
+        """The streamer has `b` as its endpoint. A uEntity of BETA is on an in-process network at another endpoint."""
+        answer_topic = UUri(BETA, 1, 1, 0x8001)
+        outside = Mailbox()
+        with StreamerBench(tmp_path) as bench:
+            streamer = bench.make_streamer(*streamer_with(bench, unopened.b, (TOPIC, PROBE, answer_topic)))
+            inside = bench.entity("inside", BETA)
+            inside.listen(ANY)
+            unopened.a.register_listener(answer_topic, None, outside)
+            streamer.start()
+            unopened.a.open()
+
+            def is_connected() -> bool:
+                inside.publish(answer_topic)
+                if code_of(lambda: unopened.a.send(publish(new_id(), PROBE))) is UCode.OK:
+                    outside.wait(1, 0.05)
+                return bool(inside.received and outside.messages)
+
+            wait_until(is_connected, "messages in both directions")
+            sent = [publish(new_id(), TOPIC, str(n).encode()) for n in range(20)]
+            for message in sent:
+                unopened.a.send(message)
+            last = UMessage(new_id(), publish(new_id(), answer_topic).attributes, b"last")
+            inside.transport.send(last)
+            ids = {message.id for message in sent}
+            wait_until(lambda: ids <= {each.id for each in inside.received}, "all publications")
+            wait_until(lambda: last in outside.messages, "the last publication at the other end")
+            assert [each for each in inside.received if each.id in ids] == sent
+            unopened.a.close()
+            streamer.stop()
+            assert streamer.ledger().delivered > len(sent)
 
     def test_own_messages_are_not_returned(self, pair: Pair) -> None:
         own, other = Mailbox(), Mailbox()

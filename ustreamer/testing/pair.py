@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two transports of one network, and what the tests of a contract need of them."""
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 import pytest
@@ -27,6 +29,15 @@ class Pair(NamedTuple):
 def now_s() -> float:
     """Monotonic time in seconds."""
     return SYSTEM_CLOCK.monotonic_ns() / 1e9
+
+
+def resources() -> tuple[int, set[threading.Thread]]:
+    """The number of open files of this process, but for shared memory that a library keeps, and its threads."""
+    files = 0
+    for each in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # that of the listing itself
+            files += not str(each.readlink()).startswith("/dev/shm/")  # noqa: S108  # compared, not opened
+    return files, set(threading.enumerate())
 
 
 class PairContract(ABC):

@@ -4,12 +4,11 @@
 import threading
 from collections.abc import Iterator
 from itertools import chain
-from pathlib import Path
 
 from ustreamer.core.routing.subscriptions import Subscription
 from ustreamer.testing.mailbox import Mailbox
 from ustreamer.testing.messages import OTHER_TOPIC, TOPIC, new_id
-from ustreamer.testing.pair import Pair, PairContract
+from ustreamer.testing.pair import Pair, PairContract, resources
 from ustreamer.testing.waiting import wait_until
 from ustreamer.transport_port import EndpointTransport, Unconfirmed
 from ustreamer.uprotocol.uattributes import UMessageType
@@ -17,11 +16,6 @@ from ustreamer.uprotocol.umessage import UMessage, publish
 from ustreamer.uprotocol.uuri import UUri
 
 _MESSAGES = 50
-
-
-def _resources() -> tuple[int, set[threading.Thread]]:
-    """The number of open files of this process, and its threads."""
-    return len(list(Path("/proc/self/fd").iterdir())), set(threading.enumerate())
 
 
 class PortContract(PairContract):
@@ -50,11 +44,11 @@ class PortContract(PairContract):
         assert not pair.a.inline or pair.a.send_window() > 0
 
     def test_a_check_of_the_environment_has_no_side_effect(self, unopened: Pair) -> None:
-        before = _resources()
+        before = resources()
         for each in unopened:
             first = [*each.problems(), *each.warnings()]
             assert [*each.problems(), *each.warnings()] == first
-        assert _resources() == before
+        assert resources() == before
 
     def test_a_topic_can_be_prepared_at_any_time(self, unopened: Pair) -> None:
         unopened.a.prepare_topic(TOPIC)

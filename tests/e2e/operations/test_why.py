@@ -21,13 +21,14 @@ from tests.e2e.operations.why_world import (
 )
 from tests.e2e.rigs import wire
 from tests.e2e.rigs.entities import ZenohEntity
-from tests.host.running_streamer import BASE, RunningStreamer, new_id
+from tests.host.running_streamer import BASE, RunningStreamer
 from tests.waiting import DEADLINE_S, wait_until
 from ustreamer.core.peers.election import PeerRouters, RouterId, election_key
 from ustreamer.core.peers.topic_advertisements import TopicAdvertisement
 from ustreamer.host.cli import why_command
 from ustreamer.host.cli.main import main
 from ustreamer.host.observe.health import readiness
+from ustreamer.testing.messages import new_id
 from ustreamer.transports.someip.protocol.e2e import E2eProtector
 from ustreamer.transports.someip.protocol.e2e_config import E2eConfig
 from ustreamer.uprotocol.umessage import UMessage, error_response, publish

@@ -19,7 +19,7 @@ import pytest
 from tests.e2e.rigs.entities import SomeipNode, ecu_response
 from tests.e2e.rigs.ports import tcp_ports, udp_ports
 from tests.e2e.rigs.sd_ecu import SD_GROUP, SdEcu
-from tests.host.running_streamer import OUTSIDE, RunningStreamer, new_id
+from tests.host.running_streamer import OUTSIDE, RunningStreamer
 from tests.waiting import DEADLINE_S, wait_until
 from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import Verdict
@@ -28,6 +28,7 @@ from ustreamer.hooks import hookimpl
 from ustreamer.host.cli.main import main
 from ustreamer.host.runtime import process
 from ustreamer.host.runtime.recent_events import recent_log
+from ustreamer.testing.messages import new_id
 from ustreamer.transports.local.transport import LocalNetwork, LocalTransport
 from ustreamer.uprotocol.pb import ustreamer_v1 as control_pb
 from ustreamer.uprotocol.pb import usubscription_v3 as pb

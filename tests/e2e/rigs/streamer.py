@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import IO, Any, Final, Self
 
 from tests.e2e.rigs.entities import DEADLINE_S, Inbox
+from ustreamer.testing.ledger import assert_accounted
 
 COMMAND: Final = Path(sys.executable).with_name("ustreamer")
 START_S: Final = 30.0
@@ -174,8 +175,7 @@ def statistics(state_dir: Path) -> dict[str, Any]:
 
 def assert_ledger_balanced(ledger: dict[str, int]) -> None:
     """Check the ledger law: every accepted delivery has exactly one verdict, and none is queued."""
-    assert ledger["queued"] == 0, ledger
-    assert ledger["received"] == sum(ledger[verdict] for verdict in VERDICTS), ledger
+    assert_accounted(ledger, queued=0)
 
 
 def run_command(

@@ -8,13 +8,14 @@ from typing import Final
 
 import pytest
 
-from tests.host.running_streamer import INSIDE, OUTSIDE, RunningStreamer, new_id
+from tests.host.running_streamer import INSIDE, OUTSIDE, RunningStreamer
 from tests.host.waiting import DEADLINE_S, eventually
 from ustreamer.host.admin.server import AdminError, TapRequest, TopRequest, stream_lines
 from ustreamer.host.admin.taps import MAX_READERS
 from ustreamer.host.cli.top_command import frames_of
 from ustreamer.host.diagnosis.recent import RecentLetters, RecentLogLine
 from ustreamer.host.runtime.top_stream import bucket_of, problems_of, quantile_ms
+from ustreamer.testing.messages import new_id
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
 from ustreamer.uprotocol.rpc import RpcClient
 from ustreamer.uprotocol.uattributes import UPayloadFormat

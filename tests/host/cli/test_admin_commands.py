@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 import pytest
 
-from tests.host.running_streamer import INSIDE, OUTSIDE, RunningStreamer, new_id
+from tests.host.running_streamer import INSIDE, OUTSIDE, RunningStreamer
 from tests.host.waiting import eventually
 from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.egress.limits import EgressLimits
@@ -21,6 +21,7 @@ from ustreamer.host.cli.admin_commands import ACTIONS
 from ustreamer.host.cli.admin_parsers import add_admin_commands
 from ustreamer.host.cli.main import main
 from ustreamer.host.runtime import control
+from ustreamer.testing.messages import new_id
 from ustreamer.transport_port import RouteUnavailable
 from ustreamer.uprotocol.umessage import UMessage, notification, publish, request
 from ustreamer.uprotocol.uuri import UUri

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from tests.host.running_streamer import INSIDE, OUTSIDE, RunningStreamer, new_id
+from tests.host.running_streamer import INSIDE, OUTSIDE, RunningStreamer
 from tests.host.waiting import eventually
 from ustreamer.core.routing.router import SELF
 from ustreamer.core.routing.subscriptions import StaticDirectory, SubscriptionDirectory
@@ -19,6 +19,7 @@ from ustreamer.host.cli.explain_command import message_kind
 from ustreamer.host.cli.main import main
 from ustreamer.host.runtime import plugins
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
+from ustreamer.testing.messages import new_id
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
 from ustreamer.uprotocol.rpc import RpcClient
 from ustreamer.uprotocol.uattributes import UPayloadFormat

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 import pytest
 
-from tests.host.running_streamer import INSIDE, RunningStreamer, new_id
+from tests.host.running_streamer import INSIDE, RunningStreamer
 from tests.host.waiting import DEADLINE_S, eventually
 from ustreamer.core.base.decoder import Decoder
 from ustreamer.core.delivery.ledger import Verdict
@@ -26,6 +26,7 @@ from ustreamer.host.cli import tap_command
 from ustreamer.host.cli.arguments import VERDICTS, uuri_pattern
 from ustreamer.host.cli.format import format_time, use_colour
 from ustreamer.host.cli.main import main
+from ustreamer.testing.messages import new_id
 from ustreamer.uprotocol.umessage import notification, publish
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri

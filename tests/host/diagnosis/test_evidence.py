@@ -4,9 +4,10 @@
 from pathlib import Path
 from typing import Final
 
-from tests.host.running_streamer import INSIDE, RunningStreamer, new_id
+from tests.host.running_streamer import INSIDE, RunningStreamer
 from ustreamer.core.routing.router import SELF
 from ustreamer.host.runtime.evidence import FileState, collect_evidence
+from ustreamer.testing.messages import new_id
 from ustreamer.uprotocol.umessage import publish, request
 from ustreamer.uprotocol.uuri import UUri
 

@@ -4,9 +4,9 @@
 import logging
 from typing import Final
 
-from tests.host.running_streamer import new_id
 from ustreamer.core.egress.dead_letter import DeadLetter
 from ustreamer.host.runtime.recent_events import MAX_KINDS, MAX_LINES, RecentEvents, RecentLog, recent_log
+from ustreamer.testing.messages import new_id
 from ustreamer.uprotocol.umessage import publish
 from ustreamer.uprotocol.ustatus import UCode, UStatus
 from ustreamer.uprotocol.uuri import UUri

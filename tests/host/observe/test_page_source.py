@@ -7,9 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.host.running_streamer import INSIDE, OUTSIDE, RunningStreamer, new_id
+from tests.host.running_streamer import INSIDE, OUTSIDE, RunningStreamer
 from tests.host.waiting import eventually
 from ustreamer.host.runtime.page_source import StreamerPageSource
+from ustreamer.testing.messages import new_id
 from ustreamer.uprotocol.umessage import notification, publish
 from ustreamer.uprotocol.ustatus import UStatusError
 from ustreamer.uprotocol.uuri import UUri

@@ -19,7 +19,6 @@ from tests.host.streamer_bench import (
     fake,
     leftovers,
     link,
-    new_id,
 )
 from tests.host.waiting import DEADLINE_S, eventually
 from ustreamer.core.delivery.ledger import EMPTY_LEDGER, LedgerSnapshot
@@ -27,6 +26,7 @@ from ustreamer.hooks import PluginContext
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.host.runtime.draining import drain, stop_summary
 from ustreamer.host.storage.dead_letter_store import DIRECTORY, read_letters
+from ustreamer.testing.messages import new_id
 from ustreamer.transport_port import Unconfirmed
 from ustreamer.uprotocol.umessage import (
     UMessage,

@@ -19,7 +19,6 @@ from tests.host.streamer_bench import (
     NoConfig,
     fake,
     link,
-    new_id,
 )
 from tests.host.waiting import eventually
 from ustreamer.core.delivery.delivery import Delivery
@@ -27,6 +26,7 @@ from ustreamer.core.delivery.ledger import Verdict
 from ustreamer.core.delivery.ports import Filter
 from ustreamer.hooks import HostedService, PluginContext, hookimpl
 from ustreamer.host.runtime.streamer import Streamer
+from ustreamer.testing.messages import new_id
 from ustreamer.transport_port import RouteUnavailable
 from ustreamer.uprotocol.uattributes import UMessageType, UPayloadFormat, UPriority
 from ustreamer.uprotocol.umessage import UMessage, notification, publish, request, response

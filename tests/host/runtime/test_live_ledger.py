@@ -19,7 +19,6 @@ from tests.host.streamer_bench import (
     NoConfig,
     fake,
     link,
-    new_id,
 )
 from tests.host.waiting import DEADLINE_S, eventually
 from ustreamer.core.delivery.ledger import LedgerSnapshot
@@ -28,6 +27,7 @@ from ustreamer.core.dispatch import dispatcher, ingress
 from ustreamer.core.routing.subscriptions import Subscription
 from ustreamer.hooks import PluginContext, hookimpl
 from ustreamer.host.runtime.streamer import Streamer
+from ustreamer.testing.messages import new_id
 from ustreamer.transport_port import EndpointContext, TransportKind
 from ustreamer.uprotocol.batch import MessageBatch
 from ustreamer.uprotocol.umessage import UMessage, notification, publish

@@ -8,12 +8,13 @@ from typing import Final
 
 import pytest
 
-from tests.host.running_streamer import BASE, INSIDE, OUTSIDE, RunningStreamer, new_id
+from tests.host.running_streamer import BASE, INSIDE, OUTSIDE, RunningStreamer
 from tests.host.waiting import eventually
 from ustreamer.core.peers.election import PeerRouters, RouterId, election_key
 from ustreamer.core.peers.topic_advertisements import MAX_YIELD_DELAY_NS, TopicAdvertisement
 from ustreamer.host.runtime import advertiser, process
 from ustreamer.host.runtime.advertiser import HANDOVER_S, NEW_LINK_NS, PEER_SETTLE_NS
+from ustreamer.testing.messages import new_id
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
 from ustreamer.uprotocol.rpc import RpcClient
 from ustreamer.uprotocol.uattributes import UPayloadFormat

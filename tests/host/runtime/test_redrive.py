@@ -3,11 +3,12 @@
 
 import pytest
 
-from tests.host.streamer_bench import OWN, TOPIC, Bench, fake, link, new_id, wait_persisted_letters
+from tests.host.streamer_bench import OWN, TOPIC, Bench, fake, link, wait_persisted_letters
 from tests.host.waiting import eventually
 from ustreamer.core.peers.election import Announcement, AnnouncementRole
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.host.runtime.redrive import Redriver
+from ustreamer.testing.messages import new_id
 from ustreamer.uprotocol.uattributes import UPayloadFormat
 from ustreamer.uprotocol.umessage import (
     notification,

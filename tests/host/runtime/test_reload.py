@@ -7,13 +7,14 @@ from typing import Any, Final
 
 import pytest
 
-from tests.host.running_streamer import INSIDE, OUTSIDE, RunningStreamer, new_id
+from tests.host.running_streamer import INSIDE, OUTSIDE, RunningStreamer
 from tests.host.waiting import eventually
 from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.hooks import StreamerSettings, hookimpl
 from ustreamer.host.admin.server import AdminError, ReloadRequest
 from ustreamer.host.runtime import process
 from ustreamer.host.runtime.reload import ReloadRefused, changed_keys, keys_needing_restart
+from ustreamer.testing.messages import new_id
 from ustreamer.transports import BuiltinTransports
 from ustreamer.uprotocol.umessage import UMessage, notification, publish
 from ustreamer.uprotocol.ustatus import UCode, UStatusError

@@ -21,7 +21,6 @@ from tests.host.streamer_bench import (
     NoConfig,
     fake,
     link,
-    new_id,
     wait_persisted_letters,
 )
 from tests.host.waiting import eventually
@@ -29,6 +28,7 @@ from ustreamer.core.routing.subscriptions import Subscription
 from ustreamer.hooks import PluginContext, hookimpl
 from ustreamer.host.egress.endpoint_queue import EndpointQueueStatistics
 from ustreamer.host.storage.pause_file import NAME
+from ustreamer.testing.messages import new_id
 from ustreamer.transport_port import TransportKind
 from ustreamer.uprotocol.batch import MessageBatch
 from ustreamer.uprotocol.pb import ustreamer_v1 as pb

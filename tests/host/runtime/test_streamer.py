@@ -25,7 +25,6 @@ from tests.host.streamer_bench import (
     fake,
     leftovers,
     link,
-    new_id,
     wait_persisted_letters,
 )
 from tests.host.waiting import eventually
@@ -35,6 +34,7 @@ from ustreamer.host.config import config as configuration
 from ustreamer.host.config.config import served_authorities
 from ustreamer.host.runtime import plugins
 from ustreamer.host.storage.dead_letter_store import read_letters
+from ustreamer.testing.messages import new_id
 from ustreamer.uprotocol.pb import uattributes as pb_uattributes
 from ustreamer.uprotocol.pb import ustreamer_v1 as pb_ustreamer
 from ustreamer.uprotocol.pb import usubscription_v3 as pb

@@ -9,10 +9,11 @@ from typing import Final
 import msgspec
 import pytest
 
-from tests.host.streamer_bench import TOPIC, Bench, fake, link, new_id
+from tests.host.streamer_bench import TOPIC, Bench, fake, link
 from tests.host.waiting import eventually
 from ustreamer.host.config.config import StreamerConfig
 from ustreamer.host.runtime.streamer import Streamer
+from ustreamer.testing.messages import new_id
 from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.umessage import publish, request
 from ustreamer.uprotocol.ustatus import UCode, UStatusError

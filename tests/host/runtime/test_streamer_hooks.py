@@ -14,7 +14,6 @@ from tests.host.streamer_bench import (
     NotingPlugin,
     fake,
     link,
-    new_id,
 )
 from tests.host.waiting import eventually
 from ustreamer.core.delivery.delivery import Delivery
@@ -22,6 +21,7 @@ from ustreamer.core.delivery.ledger import LedgerSnapshot, Verdict
 from ustreamer.core.delivery.ports import Tap
 from ustreamer.core.routing.subscriptions import Change, Subscription, SubscriptionWatch
 from ustreamer.hooks import PluginContext, StreamerSettings, hookimpl
+from ustreamer.testing.messages import new_id
 from ustreamer.uprotocol.umessage import (
     UMessage,
     notification,

@@ -16,7 +16,6 @@ from tests.host.streamer_bench import (
     NoConfig,
     fake,
     link,
-    new_id,
     section,
 )
 from tests.host.waiting import eventually
@@ -24,6 +23,7 @@ from tests.transports.zenoh.sessions import endpoint, free_locator
 from ustreamer.core.base.links import LinkState
 from ustreamer.hooks import PluginContext
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
+from ustreamer.testing.messages import new_id
 from ustreamer.transport_port import EndpointTransport
 from ustreamer.transports.zenoh.transport import ZenohTransport
 from ustreamer.uprotocol.pb import usubscription_v3 as pb

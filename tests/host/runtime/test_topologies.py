@@ -12,13 +12,14 @@ from typing import Any, Final
 
 import pytest
 
-from tests.host.streamer_bench import Bench, BenchApp, NoConfig, new_id, section
+from tests.host.streamer_bench import Bench, BenchApp, NoConfig, section
 from tests.host.waiting import eventually
 from ustreamer.core.routing.subscriptions import StaticDirectory, Subscription, SubscriptionDirectory
 from ustreamer.hooks import PluginContext, hookimpl
 from ustreamer.host.config import config as configuration
 from ustreamer.host.runtime import plugins
 from ustreamer.host.runtime.streamer import Streamer
+from ustreamer.testing.messages import new_id
 from ustreamer.uprotocol.umessage import notification, publish
 from ustreamer.uprotocol.uuri import ANY, UUri
 
