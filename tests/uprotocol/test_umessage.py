@@ -130,3 +130,15 @@ def test_a_message_is_checked_strictly_by_default() -> None:
     from_python_library.check(strict=False)
     with pytest.raises(UStatusError, match="ttl above 0 ms, the request's"):
         from_python_library.check()
+
+
+def test_a_message_leaves_with_the_authority_of_its_sender_where_it_has_none() -> None:
+    local = notification(ID, TOPIC.with_authority(""), CLIENT.with_authority(""), b"x")
+    assert local.sent_from("device1") == notification(ID, TOPIC, CLIENT, b"x")
+    assert CALL.sent_from("other") is CALL
+
+
+def test_a_publication_leaves_without_the_sink_that_a_streamer_added() -> None:
+    plain = publish(ID, TOPIC, b"x")
+    sunk = msgspec.structs.replace(plain.attributes, sink=CLIENT)
+    assert msgspec.structs.replace(plain, attributes=sunk).sent_from("device1") == plain

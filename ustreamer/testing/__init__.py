@@ -18,5 +18,5 @@ messages.py           addresses of the authorities ALPHA and BETA, and messages 
 mailbox.py            listeners that record messages
 waiting.py            `wait_until`: a condition with a deadline
 
-The fixtures are those of plugin.py, which pytest loads by itself. Nothing in the streamer imports this package.
+The fixtures are those of plugin.py, which every run of pytest loads. Nothing in the streamer imports this package.
 """

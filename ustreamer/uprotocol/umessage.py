@@ -36,6 +36,20 @@ class UMessage(msgspec.Struct, frozen=True, gc=False):
             raise invalid_argument(f"id {self.id}: expected a version 7 UUID")
         check_attributes(self.attributes, strict=strict)
 
+    def sent_from(self, authority: str) -> "UMessage":
+        """The message for a network, with `authority` where it has none: a local address is not local at the receiver.
+
+        The sink that a streamer may have added to a publication is removed (X-22).
+        """
+        attributes = self.attributes
+        source, sink = attributes.source, attributes.sink
+        if attributes.type is UMessageType.PUBLISH:
+            sink = None
+        if source.authority_name and sink is attributes.sink and (sink is None or sink.authority_name):
+            return self
+        source, sink = source.with_authority(authority), sink and sink.with_authority(authority)
+        return UMessage(self.id, msgspec.structs.replace(attributes, source=source, sink=sink), self.payload)
+
 
 def publish(
     id: UUID,

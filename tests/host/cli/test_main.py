@@ -38,6 +38,7 @@ COMMANDS = (
     "tap",
     "dead-letters",
     "import",
+    "new",
 )
 HEAD = 'authority = "hpc"\nstate_dir = "state"\n'
 LOCAL = '[endpoints.a]\ntransport = "local"\nnetwork = "cli"\nauthorities = ["hpc"]\n'

@@ -253,9 +253,7 @@ def _add_config(commands: Commands) -> None:
 
 
 def _add_explain(commands: Commands) -> None:
-    parser = commands.add_parser(
-        "explain", help="explain the routing of a message, rule by rule; changes nothing"
-    )
+    parser = commands.add_parser("explain", help="what becomes of a message, and why")
     parser.add_argument("config", type=Path, metavar="CONFIG")
     parser.add_argument(
         "--source", type=uuri_pattern, required=True, metavar="UURI", help="address of the sender"
@@ -335,6 +333,12 @@ def _add_import(commands: Commands) -> None:
     add_import_command(commands)
 
 
+def _add_new(commands: Commands) -> None:
+    from ustreamer.host.cli.new_command import add_new_command
+
+    add_new_command(commands)
+
+
 def _add_completion(commands: Commands) -> None:
     from ustreamer.host.cli.completion import add_completion_command
 
@@ -355,6 +359,7 @@ _COMMANDS: Final[Mapping[str, Callable[[Commands], None]]] = {
     "tap": _add_admin,
     "dead-letters": _add_admin,
     "import": _add_import,
+    "new": _add_new,
     "completion": _add_completion,
 }
 """The streamer's own commands in the order of the help text, and the function that adds each."""

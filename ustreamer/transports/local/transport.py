@@ -16,8 +16,6 @@ from threading import Lock
 from typing import ClassVar, Final, Literal
 from weakref import WeakValueDictionary
 
-import msgspec
-
 from ustreamer.core.routing.listener_table import MAX_LISTENERS, ListenerTable
 from ustreamer.transport_port import EndpointContext, EndpointTransport
 from ustreamer.transports.local.config import LocalEndpoint
@@ -132,7 +130,7 @@ class LocalTransport(EndpointTransport):
         message.check(strict=False)
         if self._state not in ("open", "sending"):
             raise self._unavailable("is not open")
-        arriving = self._with_own_authority(message)
+        arriving = message.sent_from(self.authority)
         with self._lock:
             self._sent += 1
         has_listener = False
@@ -147,22 +145,6 @@ class LocalTransport(EndpointTransport):
             raise UStatusError(
                 UCode.UNIMPLEMENTED, f"no service listens for calls of {message.attributes.sink}"
             )
-
-    def _with_own_authority(self, message: UMessage) -> UMessage:
-        """The message with our authority where it has none: a local address is not local at the receiver.
-
-        The sink that a streamer may have added to a publication is removed (X-22), as on Zenoh.
-        """
-        attributes = message.attributes
-        source, sink = attributes.source, attributes.sink
-        if attributes.type is UMessageType.PUBLISH:
-            sink = None
-        if source.authority_name and sink is attributes.sink and (sink is None or sink.authority_name):
-            return message
-        source, sink = source.with_authority(self.authority), sink and sink.with_authority(self.authority)
-        return UMessage(
-            message.id, msgspec.structs.replace(attributes, source=source, sink=sink), message.payload
-        )
 
     # --- receiving ----------------------------------------------------------------------------------------------------
 
