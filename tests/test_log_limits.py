@@ -12,6 +12,7 @@ LIMITED = {
     "dead_letters.not_persisted",
     "observe.failed",
     "plugins.authorisation_failed",
+    "plugins.subscription_answer_refused",
     "someip.found",
     "someip.initial_event_failed",
     "someip.lost",

@@ -10,7 +10,12 @@ from typing import Final, TypeGuard, cast
 
 from ustreamer.core.delivery.ledger import Ledger, Verdict
 from ustreamer.core.delivery.outgoing_batch import OutgoingBatch
-from ustreamer.core.delivery.plugin_errors import FOREIGN_ERRORS, describe_error
+from ustreamer.core.delivery.plugin_errors import (
+    FOREIGN_ERRORS,
+    describe_error,
+    is_subscription_answer,
+    warn_of_refused_answer,
+)
 from ustreamer.core.delivery.ports import (
     BackloggedEgress,
     BatchEgress,
@@ -243,6 +248,8 @@ class Delivery:
     def _on_filter_verdict(self, holder: Filter, message: UMessage, verdict: Verdict, now_ns: int) -> None:
         if verdict is Verdict.THROTTLED or verdict is Verdict.DENIED:
             self._settle_dropped(message, verdict, now_ns)
+            if self.topic is None and is_subscription_answer(message):
+                warn_of_refused_answer(holder, self.endpoint, message)
         elif verdict is Verdict.QUEUED:
             self._held.append((holder, message, self._arrival_ns.pop(id(message), now_ns)))
             self._owner.held += 1

@@ -1,9 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Contains plugin exceptions on the message path: counts each, logs each kind once, disables taps that keep failing."""
+"""Contains plugin exceptions on the message path: counts each, logs each kind once, disables taps that keep failing.
+
+It also logs a filter that refuses the answers of a uSubscription.
+"""
 
 import logging
 from threading import Lock
 from typing import Final
+
+from ustreamer.core.base.log_limit import limited
+from ustreamer.uprotocol.uattributes import UMessageType
+from ustreamer.uprotocol.umessage import UMessage
 
 log = logging.getLogger("ustreamer.plugins")
 
@@ -16,6 +23,8 @@ FOREIGN_ERRORS: Final = (Exception, SystemExit)
 _MAX_REPORTED_KINDS: Final = 100  # pairs of plugin and exception type, per endpoint
 _MAX_COUNTED_TAPS: Final = 100
 _MAX_TEXT: Final = 300
+_USUBSCRIPTION_TYPE: Final = 0
+"""The type in the ue_id of every uSubscription."""
 
 
 def plugin_name(plugin: object) -> str:
@@ -35,6 +44,29 @@ def safe_str(error: BaseException) -> str:
         return f"{type(error).__name__}: {error}"
     except Exception:  # noqa: BLE001  # foreign code
         return f"{type(error).__name__} (no text: its __str__ raises)"
+
+
+def is_subscription_answer(message: UMessage) -> bool:
+    """Whether a uSubscription has sent `message` to a subscriber: a response, or an update of a subscription."""
+    attributes = message.attributes
+    types = (UMessageType.RESPONSE, UMessageType.NOTIFICATION)
+    return attributes.type in types and attributes.source.ue_type == _USUBSCRIPTION_TYPE
+
+
+def warn_of_refused_answer(plugin: object, endpoint: str, message: UMessage) -> None:
+    """Log that a filter refused a message of a uSubscription: its receiver waits, and has no other hint."""
+    name, attributes = plugin_name(plugin), message.attributes
+    log.warning(
+        "plugins.subscription_answer_refused",
+        extra={
+            "endpoint": endpoint,
+            "plugin": name,
+            "source": str(attributes.source),
+            "sink": str(attributes.sink),
+            "advice": "a filter for publications only returns None for a delivery whose topic is None",
+            **limited(name, endpoint),
+        },
+    )
 
 
 class PluginErrors:

@@ -17,7 +17,12 @@ if TYPE_CHECKING:
 
 
 class Filter:
-    """Decides for one delivery target, message by message. A plugin subclasses it; calls never overlap."""
+    """Decides for one delivery target, message by message. A plugin subclasses it; calls never overlap.
+
+    `Delivery.topic` shows the kind of messages: a topic for its publications; None for notifications, requests and
+    responses, also those of uSubscription. A filter that refuses a response of uSubscription breaks the subscription;
+    the streamer logs `plugins.subscription_answer_refused`.
+    """
 
     def admit(self, message: UMessage, now_ns: int) -> Verdict | None:
         """Return None to let the message pass. Any other verdict stops the message here:
