@@ -3,6 +3,7 @@
 
 import inspect
 import logging
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
@@ -13,12 +14,12 @@ from ustreamer.core.base.log_limit import limited
 from ustreamer.core.delivery.plugin_errors import plugin_name, safe_str
 from ustreamer.core.routing.identity import Authorise, Peer
 from ustreamer.core.routing.subscriptions import Change, Subscription, SubscriptionWatch
-from ustreamer.hooks import PROJECT, Hooks, PluginContext
+from ustreamer.hooks import PROJECT, Hooks, HostedService, PluginContext
 from ustreamer.host.runtime.entry_points import PLUGINS, PathEntryPoint, path_entry_points
-from ustreamer.transport_port import TransportKind
+from ustreamer.transport_port import EndpointContext, EndpointTransport, TransportKind
 from ustreamer.transports import BuiltinTransports
 from ustreamer.uprotocol.uattributes import UAttributes
-from ustreamer.uprotocol.ustatus import UCode, UStatus
+from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -29,6 +30,10 @@ AnyEntryPoint: TypeAlias = "EntryPoint | PathEntryPoint"
 E = TypeVar("E", bound="EntryPoint | PathEntryPoint")
 
 CLASS_HOOKS: Final = ("ustreamer_transports",)
+_ABSTRACT: Final = re.compile(
+    r"Can't instantiate abstract class (\w+) (?:with|.* for) abstract methods? (.*)"
+)
+"""The text of a TypeError of Python 3.11 and of 3.12."""
 
 
 class PluginError(Exception):
@@ -155,14 +160,73 @@ def class_plugin_manager(loaded: Mapping[str, type[Any]]) -> pluggy.PluginManage
 
 
 def transport_kinds(manager: pluggy.PluginManager) -> dict[str, TransportKind]:
-    """All transport kinds. Raises PluginError if two plugins provide the same name."""
+    """All transport kinds. Raises PluginError if two plugins provide the same name, or one an invalid kind.
+
+    An error of a factory is a PluginError that names its plugin.
+    """
     kinds: dict[str, TransportKind] = {}
-    for provided in manager.hook.ustreamer_transports():
-        for name, kind in provided.items():
+    for implementation in reversed(manager.hook.ustreamer_transports.get_hookimpls()):
+        plugin = implementation.plugin_name
+        for name, kind in _provided_kinds(plugin, implementation.function).items():
             if name in kinds:
                 raise PluginError(f"transport {name!r} is offered by two plugins")
-            kinds[name] = kind
+            factory = _TransportFactory(plugin, name, kind.factory)
+            kinds[name] = msgspec.structs.replace(kind, factory=factory)
     return kinds
+
+
+def _provided_kinds(plugin: str, hook: Callable[[], object]) -> Mapping[str, TransportKind]:
+    """What a plugin returns from `ustreamer_transports`. Raises PluginError unless it has the type of the hook."""
+    try:
+        provided = hook()
+    except Exception as error:  # foreign code
+        raise PluginError(f"plugin {plugin!r}: ustreamer_transports raised {safe_str(error)}") from error
+    if provided is None:
+        return {}
+    if not isinstance(provided, Mapping) or not all(
+        isinstance(kind, TransportKind) for kind in provided.values()
+    ):
+        raise PluginError(
+            f"plugin {plugin!r}: ustreamer_transports returned {provided!r}; "
+            "expected a TransportKind by the name of each transport"
+        )
+    return provided
+
+
+class _TransportFactory(msgspec.Struct, frozen=True):
+    """The factory of a transport, with errors that name its plugin. Raises what a valid factory raises."""
+
+    plugin: str
+    transport: str
+    make: Callable[[Any, EndpointContext], EndpointTransport]
+
+    def __call__(self, config: Any, context: EndpointContext) -> EndpointTransport:
+        where = f"plugin {self.plugin!r}: transport {self.transport!r}"
+        try:
+            made: object = self.make(config, context)
+        except (UStatusError, PluginError):
+            raise
+        except Exception as error:  # foreign code
+            reason = missing_methods(error) or f"its factory raised {safe_str(error)}"
+            raise PluginError(f"{where}, endpoint {context.name!r}: {reason}") from error
+        if not isinstance(made, EndpointTransport):
+            raise PluginError(
+                f"{where}, endpoint {context.name!r}: its factory made a {type(made).__name__}, "
+                "which is no subclass of ustreamer.transport_port.EndpointTransport"
+            )
+        return made
+
+
+def missing_methods(error: Exception) -> str:
+    """`class Link lacks the methods close and open`, for an error of a class with abstract methods; else ""."""
+    found = _ABSTRACT.search(str(error)) if isinstance(error, TypeError) else None
+    if found is None:
+        return ""
+    names = re.findall(r"\w+", found[2])
+    text = (
+        f"the methods {', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else f"the method {names[0]}"
+    )
+    return f"class {found[1]} lacks {text}"
 
 
 def instance_plugin_manager(
@@ -179,7 +243,29 @@ def _instantiate(name: str, cls: type[Any], config: msgspec.Struct, context: Plu
     try:
         return cls(config, context)
     except (TypeError, ValueError) as error:
-        raise PluginError(f"plugin {name!r}: {error}") from error
+        raise PluginError(f"plugin {name!r}: {missing_methods(error) or error}") from error
+    except (UStatusError, PluginError):
+        raise
+    except Exception as error:  # foreign code
+        raise PluginError(
+            f"plugin {name!r}: {cls.__name__}(config, context) raised {safe_str(error)}"
+        ) from error
+
+
+def hosted_services(manager: pluggy.PluginManager) -> list[HostedService]:
+    """The services of all plugins. Raises PluginError for one without the methods of `HostedService`."""
+    services: list[HostedService] = []
+    for implementation in reversed(manager.hook.ustreamer_services.get_hookimpls()):
+        found: Any = implementation.function()
+        for service in found or ():
+            lacks = [each for each in ("entities", "start", "stop") if not hasattr(service, each)]
+            if lacks:
+                raise PluginError(
+                    f"plugin {implementation.plugin_name!r}: "
+                    f"service {type(service).__name__} lacks {', '.join(lacks)}"
+                )
+            services.append(service)
+    return services
 
 
 def prepare_reconfigure(

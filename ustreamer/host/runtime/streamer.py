@@ -137,7 +137,7 @@ class Streamer:
             peer_of=self._peer_of,
         )
         self._plugins = plugins.instance_plugin_manager(plugin_classes, config.plugins, self.context)
-        services = [each for found in self._plugins.hook.ustreamer_services() for each in found]
+        services = plugins.hosted_services(self._plugins)
         network = LocalNetwork()
         self._bus = LocalTransport(network, config.authority)
         internal_transport = LocalTransport(network, config.authority, refuses_requests_without_listener=True)
