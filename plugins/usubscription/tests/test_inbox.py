@@ -33,6 +33,34 @@ def test_a_batch_has_a_bound() -> None:
     assert sizes == [MAX_BATCH, 1]
 
 
+def test_owners_are_served_in_turn_and_keep_their_order() -> None:
+    inbox: ServiceInbox[str] = ServiceInbox(10_000)
+    for number in range(3):
+        inbox.put_nowait(f"greedy {number}", "greedy")
+    inbox.put_nowait("other 0", "other")
+    inbox.put_nowait("no owner")
+    inbox.put_nowait("other 1", "other")
+    assert inbox.wait_batch() == ["greedy 0", "other 0", "no owner", "greedy 1", "other 1", "greedy 2"]
+    assert len(inbox) == 0
+
+
+def test_a_batch_ends_at_its_weight_and_the_next_owner_is_first_in_the_next_one() -> None:
+    inbox: ServiceInbox[str] = ServiceInbox(10_000)
+    for number in range(5):
+        inbox.put_nowait(f"query {number}", "greedy", weight=MAX_BATCH // 2)
+    assert inbox.wait_batch() == ["query 0", "query 1"]
+    inbox.put_nowait("subscribe", "other")
+    assert inbox.wait_batch() == ["query 2", "subscribe"]
+    assert inbox.wait_batch() == ["query 3", "query 4"]
+
+
+def test_a_message_above_the_weight_of_a_batch_is_a_batch() -> None:
+    inbox: ServiceInbox[str] = ServiceInbox(10)
+    inbox.put_nowait("heavy", weight=MAX_BATCH + 1)
+    inbox.put_nowait("light")
+    assert [inbox.wait_batch(), inbox.wait_batch()] == [["heavy"], ["light"]]
+
+
 def test_a_full_inbox_rejects_messages_and_retains_its_own() -> None:
     inbox = filled(2, limit=2)
     with pytest.raises(UStatusError, match="2 requests wait for core.usubscription") as refused:

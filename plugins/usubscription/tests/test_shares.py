@@ -81,6 +81,20 @@ def test_one_authority_cannot_fill_the_queue_of_requests() -> None:
     with pytest.raises(UStatusError, match="3 requests of 'device3' wait"):
         inbox.put_nowait(3, "device3")
     inbox.put_nowait(4, "device4")
-    assert inbox.wait_batch() == [0, 1, 2, 4]
+    assert inbox.wait_batch() == [0, 4, 1, 2]
     inbox.put_nowait(5, "device3")
     assert MAX_BATCH > len(inbox) == 1
+
+
+def test_queries_of_one_authority_do_not_delay_the_request_of_another(make_rig: MakeRig) -> None:
+    rig = make_rig().start()
+    with rig.service_blocked():
+        queries = [
+            rig.send_request(3, pb.FetchSubscriptionsRequest(topic=TOPIC.to_pb()), caller=GREEDY[0])
+            for _ in range(520)
+        ]
+        asked = rig.send_request(1, rig.subscription_request(), caller=OTHER)
+    assert rig.wait_response(asked).attributes.commstatus is None
+    rig.wait_response(queries[-1])
+    answered_before = rig.response_order.index(asked)
+    assert answered_before <= 4  # the query that blocked the service, and the turn of the other authority

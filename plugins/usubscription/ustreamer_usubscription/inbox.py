@@ -1,57 +1,61 @@
 # SPDX-License-Identifier: Apache-2.0
 """The bounded queue of messages for the thread of the service."""
 
-from collections import Counter, deque
+from collections import OrderedDict, deque
 from threading import Condition
 from typing import Final, Generic, TypeVar
 
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
 MAX_BATCH: Final = 1024
-"""Requests in a transaction at most: about 20 ms of work before the first Response."""
+"""The weight of a batch at most: 1 024 requests of weight 1 are about 20 ms of work before the first Response."""
 
 
 T = TypeVar("T")
 
 
 class ServiceInbox(Generic[T]):
-    """A bounded queue that is read in batches. Any thread may put; one thread reads."""
+    """A bounded queue that is read in batches. Any thread may put; one thread reads.
+
+    The owners are served in turn (round robin), so that one of them delays no other. Messages of one owner keep their
+    order.
+    """
 
     def __init__(self, limit: int, share: int | None = None) -> None:
         """`limit`: messages in the queue; `share`: those of one owner, such as an authority."""
         self._limit = limit
         self._share = limit if share is None else share
-        self._owners: deque[str] = deque()
-        self._by_owner: Counter[str] = Counter()
-        self._queue: deque[T] = deque()
+        # The owners with messages, the next one to serve first; each message with its weight.
+        self._queues: OrderedDict[str, deque[tuple[T, int]]] = OrderedDict()
+        self._size = 0
         self._changed = Condition()
         self._woken = False
         self._closed = False
 
-    def put_nowait(self, message: T, owner: str = "", *, reserve: int = 0) -> None:
+    def put_nowait(self, message: T, owner: str = "", *, reserve: int = 0, weight: int = 1) -> None:
         """Accept a message. Raises UStatusError: RESOURCE_EXHAUSTED when full, UNAVAILABLE once closed.
 
         A message without an `owner` is in no share.
 
         `reserve`: places above the limit, for a message that others wait for.
+        `weight`: the part of `MAX_BATCH` that the message takes.
         """
         with self._changed:
             if self._closed:
                 raise UStatusError(UCode.UNAVAILABLE, "core.usubscription has stopped")
-            if len(self._queue) >= self._limit + reserve:
+            if self._size >= self._limit + reserve:
                 raise UStatusError(
                     UCode.RESOURCE_EXHAUSTED,
                     f"{self._limit} requests wait for core.usubscription, max_queued_requests; try again later",
                 )
-            if owner and self._by_owner[owner] >= self._share:
+            if owner and len(self._queues.get(owner, ())) >= self._share:
                 raise UStatusError(
                     UCode.RESOURCE_EXHAUSTED,
                     f"{self._share} requests of {owner!r} wait for core.usubscription, "
                     "max_queued_requests_per_authority; try again later",
                 )
-            self._queue.append(message)
-            self._owners.append(owner)
-            self._by_owner[owner] += 1
+            self._queues.setdefault(owner, deque()).append((message, weight))
+            self._size += 1
             self._changed.notify()
 
     def wake(self) -> None:
@@ -61,19 +65,34 @@ class ServiceInbox(Generic[T]):
             self._changed.notify()
 
     def wait_batch(self) -> list[T] | None:
-        """Wait for messages or a wake-up, and take all messages; None when closed and empty."""
+        """Wait for messages or a wake-up, and take up to `MAX_BATCH`, one of each owner in turn.
+
+        None when closed and empty.
+        """
         with self._changed:
-            self._changed.wait_for(lambda: self._queue or self._woken or self._closed)
-            if self._closed and not self._queue:
+            self._changed.wait_for(lambda: self._size or self._woken or self._closed)
+            if self._closed and not self._size:
                 return None
             self._woken = False
-            count = min(len(self._queue), MAX_BATCH)
-            for _ in range(count):
-                owner = self._owners.popleft()
-                self._by_owner[owner] -= 1
-                if not self._by_owner[owner]:
-                    del self._by_owner[owner]
-            return [self._queue.popleft() for _ in range(count)]
+            return self._take_batch()
+
+    def _take_batch(self) -> list[T]:
+        batch: list[T] = []
+        left = MAX_BATCH
+        while self._queues:
+            owner, queue = next(iter(self._queues.items()))
+            message, weight = queue[0]
+            if batch and weight > left:
+                break
+            left -= weight
+            queue.popleft()
+            batch.append(message)
+            if queue:
+                self._queues.move_to_end(owner)
+            else:
+                del self._queues[owner]
+        self._size -= len(batch)
+        return batch
 
     def close(self) -> None:
         """Refuse further messages; queued ones can still be read. May be repeated."""
@@ -82,4 +101,4 @@ class ServiceInbox(Generic[T]):
             self._changed.notify()
 
     def __len__(self) -> int:
-        return len(self._queue)
+        return self._size

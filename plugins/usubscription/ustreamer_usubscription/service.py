@@ -53,6 +53,9 @@ STORE_DIRECTORY: Final = "usubscription"
 MAX_PAYLOAD: Final = 16_384
 """Bytes of a payload at most, which bounds the inbox in bytes; the largest useful one has about 5 000."""
 
+_QUERY_WEIGHT: Final = MAX_BATCH // 4
+"""At most 4 queries in a batch. A query can list all subscriptions, and a request that arrives waits for the batch."""
+
 _UPDATE_INTERVAL_MS: Final = 100
 _REMOVAL_TIMEOUT_S: Final = 60.0
 
@@ -229,6 +232,7 @@ class UsubscriptionService:
             self._inbox.put_nowait(
                 InboxMessage(message, self._expiry.deadline_ns(message, now_ns, _NEVER_NS)),
                 message.attributes.source.authority_name,
+                weight=_QUERY_WEIGHT if _method_of(message) in self._queries else 1,
             )
         except UStatusError as error:
             self._refusal_outbox.send_response(message, error.status)
