@@ -170,6 +170,27 @@ def test_valid_messages_around_an_invalid_one_are_delivered(bench: Bench) -> Non
     assert bench.count("refused_unknown_message_type") == 1
 
 
+@pytest.mark.parametrize("refused", [EVENT[:14] + b"\x55" + EVENT[15:], b"\x10\xab\x80\xce" + EVENT[4:]])
+def test_a_datagram_is_read_up_to_its_128th_refused_message(bench: Bench, refused: bytes) -> None:
+    bench.ecu.send(bench.endpoint, EVENT + refused * 2_000 + EVENT, EVENT[:-1] + b"!")
+
+    assert [bench.listener.next().payload for _ in range(2)] == [b"hello", b"hell!"]
+    assert bench.count("refused_refusal_limit") == 1
+    counted = bench.count("refused_unknown_message_type") + bench.count("refused_event_unknown")
+    assert counted == 128
+
+
+def test_a_datagram_gets_at_most_16_error_replies(bench: Bench) -> None:
+    bench.ecu.send(bench.endpoint, REQUEST * 100, OPEN_DOOR)
+
+    assert bench.listener.next().payload == b"d001"
+    assert bench.count("refused_request_service") == 100
+    assert [bench.ecu.receive()[14] for _ in range(16)] == [MessageType.ERROR] * 16
+    bench.ecu.socket.settimeout(0)  # a reply is sent before the listener receives the next datagram
+    with pytest.raises(BlockingIOError):
+        bench.ecu.receive()
+
+
 def test_an_event_from_another_host_is_refused(bench: Bench) -> None:
     bench.peer("127.0.0.2").send(bench.endpoint, EVENT)
     bench.ecu.send(bench.endpoint, EVENT[:-1] + b"!")

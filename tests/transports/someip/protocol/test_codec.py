@@ -14,6 +14,7 @@ from someip.header import ParseError, SOMEIPHeader, SOMEIPMessageType, SOMEIPRet
 from ustreamer.transports.someip.protocol.codec import (
     HEADER_LENGTH,
     MAX_PAYLOAD_LENGTH,
+    MAX_REFUSALS,
     MalformedMessage,
     MalformedReason,
     MessageType,
@@ -389,7 +390,7 @@ def test_the_most_basic_of_several_errors_is_reported(datagram: str, reason: Mal
     assert [r.reason for r in split(bytes.fromhex(datagram))[1]] == [reason]
 
 
-def test_a_reason_is_one_of_six_counter_labels() -> None:
+def test_a_reason_is_one_of_seven_counter_labels() -> None:
     assert [str(reason) for reason in MalformedReason] == [
         "truncated_header",
         "trailing_bytes",
@@ -397,6 +398,7 @@ def test_a_reason_is_one_of_six_counter_labels() -> None:
         "length_too_small",
         "length_beyond_datagram",
         "unknown_message_type",
+        "refusal_limit",
     ]
 
 
@@ -438,13 +440,26 @@ def test_a_datagram_can_be_decoded_message_by_message() -> None:
 
 
 @pytest.mark.timeout(30)
-@pytest.mark.parametrize("message_type", [MessageType.NOTIFICATION, 0x55])
-def test_the_datagram_with_the_most_messages_is_decoded_completely(message_type: int) -> None:
-    datagram = pack_header(1, 0x8001, 0, 1, 1, message_type, 0, 0) * 4095
-    messages, refused = split(datagram)
+def test_the_datagram_with_the_most_messages_is_decoded_completely() -> None:
+    messages, refused = split(pack_header(1, 0x8001, 0, 1, 1, MessageType.NOTIFICATION, 0, 0) * 4095)
 
-    assert len(messages) + len(refused) == 4095
-    assert not messages or not refused
+    assert (len(messages), refused) == (4095, [])
+
+
+@pytest.mark.parametrize("more", [0, 1, 3967])
+def test_a_datagram_is_not_read_behind_its_last_permitted_refusal(more: int) -> None:
+    wrong = with_byte(14, 0x55)
+    messages, refused = split(EVENT + wrong * (MAX_REFUSALS + more) + EVENT * bool(more))
+
+    assert messages == [EVENT_MESSAGE]
+    assert len(refused) == MAX_REFUSALS + bool(more)
+    if more:
+        assert refused[-1].reason is MalformedReason.REFUSAL_LIMIT
+        assert refused[-1].offset == 20 * (1 + MAX_REFUSALS)
+        assert str(refused[-1]) == (
+            f"message at offset {20 * (1 + MAX_REFUSALS)}: {20 * (more + 1)} bytes behind 128 refused messages,"
+            " not read"
+        )
 
 
 # --- unencodable values -------------------------------------------------------------------------------------

@@ -4,8 +4,8 @@
 Belongs to the receiving thread, except `deliver` of messages that the endpoint itself creates.
 
 Fast paths: `on_batch` decodes a whole batch at once, or each datagram by `_decode_each`. Its oracle is `on_datagram`;
-compared in tests/transports/someip/endpoint/test_inbound.py. Readable path: `_on_any_datagram` (`split` and
-`Exchange.decode_message`). In production the readable path decodes no plain event, and no plain RPC message over UDP
+compared in tests/transports/someip/endpoint/test_inbound.py. Readable path: `_on_any_datagram`
+(`read_messages` and `Exchange.decode_message`). In production the readable path decodes no plain event, and no plain RPC message over UDP
 after the first request of each client, method and version.
 """
 
@@ -17,16 +17,18 @@ from ustreamer.transports.someip.endpoint.event_batcher import EventBatcher
 from ustreamer.transports.someip.endpoint.listeners import Listeners
 from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress, format_address
 from ustreamer.transports.someip.protocol.codec import (
+    MAX_REFUSALS,
     MalformedMessage,
     MalformedReason,
     MessageType,
     SomeIpMessage,
-    split,
+    read_messages,
+    refusal_limit,
 )
 from ustreamer.transports.someip.protocol.mapping import SomeipRefusal
 from ustreamer.transports.someip.protocol.tcp_config import TcpReason
 from ustreamer.transports.someip.protocol.tp import TpReason
-from ustreamer.transports.someip.rpc.exchange import Exchange
+from ustreamer.transports.someip.rpc.exchange import Exchange, RefusedMessage
 from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.umessage import UMessage
 
@@ -46,6 +48,8 @@ _REASONS: Final = (
 )
 _TYPE_FIELD: Final = slice(14, 15)  # of a header
 _NOTIFICATION: Final = bytes((MessageType.NOTIFICATION,))
+MAX_REPLIES: Final = 16
+"""Error replies to one datagram. A datagram can hold 4 095 requests, and each reply is a datagram."""
 
 
 class Inbound:
@@ -137,13 +141,23 @@ class Inbound:
         return no_early_deadline
 
     def _on_any_datagram(self, datagram: bytes, address: Address) -> None:
-        messages, malformed = split(datagram)
-        for error in malformed:
-            self.count_refusal(error.reason, address, error)
-            reply = self._exchange.malformed_reply(datagram, error, address)
-            if reply is not None:
+        refused = 0
+        for offset, found in read_messages(datagram):
+            if refused == MAX_REFUSALS:
+                rest = refusal_limit(datagram, offset)
+                self.count_refusal(rest.reason, address, rest)
+                return
+            if isinstance(found, SomeIpMessage):
+                refusal = self._on_message(found, address)
+                if refusal is None:
+                    continue
+                reason, reply = refusal.reason, refusal.reply
+            else:
+                reason, reply = found.reason, self._exchange.malformed_reply(datagram, found, address)
+            refused += 1
+            self.count_refusal(reason, address, found)
+            if reply is not None and refused <= MAX_REPLIES:
                 self._send_reply(reply, address)
-        self._on_messages(messages, address)
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
@@ -153,24 +167,23 @@ class Inbound:
         """Process messages received over TCP."""
         for error in malformed:
             self.count_refusal(error.reason, address, error)
-        self._on_messages(messages, address)
-
-    def _on_messages(self, messages: Iterable[SomeIpMessage], address: Address) -> None:
-        if address[0] in self._peer_streamers:
-            for message in messages:
-                self.count_refusal(PEER_STREAMER, address, message)
-            return
-        decode_message = self._exchange.decode_message
         for message in messages:
-            outcome = decode_message(message, address)
-            if isinstance(outcome, UMessage):
-                self.deliver(outcome)
+            refusal = self._on_message(message, address)
+            if refusal is None:
                 continue
-            if outcome is None:
-                continue
-            self.count_refusal(outcome.reason, address, message)
-            if outcome.reply is not None:
-                self._send_reply(outcome.reply, address)
+            self.count_refusal(refusal.reason, address, message)
+            if refusal.reply is not None:
+                self._send_reply(refusal.reply, address)
+
+    def _on_message(self, message: SomeIpMessage, address: Address) -> RefusedMessage | None:
+        """Deliver a message; the refusal if it is not delivered."""
+        if address[0] in self._peer_streamers:
+            return RefusedMessage(PEER_STREAMER)
+        outcome = self._exchange.decode_message(message, address)
+        if isinstance(outcome, UMessage):
+            self.deliver(outcome)
+            return None
+        return outcome
 
     def deliver(self, message: UMessage) -> None:
         """Call every listener that matches `message`."""

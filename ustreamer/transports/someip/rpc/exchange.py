@@ -48,7 +48,7 @@ from ustreamer.transports.someip.protocol.mapping import (
     id_with_request_id,
     lsbs_with_request_ids,
 )
-from ustreamer.transports.someip.protocol.tp import Reassembly, TpReason, TpRefused
+from ustreamer.transports.someip.protocol.tp import Reassembly, TpRefused
 from ustreamer.transports.someip.protocol.tp_config import TpSegmentation
 from ustreamer.transports.someip.rpc.call_failures import (
     connection_closed,
@@ -94,7 +94,7 @@ _UNKNOWN_SENDER_REFUSALS: Final = {
 class RefusedMessage(msgspec.Struct, frozen=True):
     """A message that is dropped, and the reply to its sender; None: no reply."""
 
-    reason: SomeipRefusal | TpReason
+    reason: str
     reply: bytes | None = None
 
 
