@@ -87,7 +87,7 @@ MUTATIONS: Final = (
     Mutation(
         "a lost link counts as read to the end",
         f"{_ZENOH}/link_monitor.py",
-        "discarded all data for it.\n        return self.acked_ns - _MARGIN_NS",
+        "discarded all data for it.\n        return self.acked_ns - MARGIN_NS",
         "discarded all data for it.\n        return now_ns",
     ),
     Mutation(
@@ -100,7 +100,7 @@ MUTATIONS: Final = (
         "a silent node counts as alive until the last acknowledgement of its kernel",
         f"{_ZENOH}/link_monitor.py",
         "            # It may have frozen just after its last sign of life.",
-        "            return self.acked_ns - _MARGIN_NS  #",
+        "            return self.acked_ns - MARGIN_NS  #",
     ),
     Mutation(
         "an aborted link counts as closed in order",
@@ -117,8 +117,8 @@ MUTATIONS: Final = (
     Mutation(
         "an acknowledgement of the kernel confirms a message, also of a frozen node",
         f"{_ZENOH}/link_monitor.py",
-        "return min(self.acked_ns, self.received_ns) - _MARGIN_NS if",
-        "return self.acked_ns - _MARGIN_NS if",
+        "return min(self.acked_ns, self.received_ns) - MARGIN_NS if",
+        "return self.acked_ns - MARGIN_NS if",
     ),
     Mutation(
         "what the retransmit buffer evicts is not counted",

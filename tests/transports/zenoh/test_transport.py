@@ -513,6 +513,21 @@ def test_puts_through_a_router_are_confirmed_without_a_keep_alive(patient: None)
             wait_until(is_confirmed, "the answer of the router")
 
 
+def test_the_last_put_before_a_pause_is_confirmed_without_a_keep_alive(patient: None) -> None:
+    here = free_locator()
+    with plain_session("router", listen=[here], lease_ms=600_000):
+        sender = endpoint(ALPHA, connect=(here,))
+        receiver = endpoint(BETA, mode="client", connect=(here,))
+        with closing(sender), closing(receiver):
+            receiver.register_listener(TOPIC, None, Mailbox())
+            receiver.open()
+            sender.open()
+            for _ in range(2):  # each pause is confirmed, not only the first
+                sender.send(publish(new_id(), TOPIC, b"last"))
+                put_ns = time.monotonic_ns()
+                wait_until(lambda: sender._link_monitor.confirmed_ns > put_ns, "the answer of the router")  # noqa: B023
+
+
 @pytest.mark.parametrize("retransmit_ms", [15_000, 0])
 def test_a_returning_provider_receives_unanswered_requests_again(patient: None, retransmit_ms: int) -> None:
     """A second call of a method can have side effects; with `retransmit_ms` 0 no request is sent again."""

@@ -36,8 +36,8 @@ The other direction: a node whose put waits for 5 s, because this streamer reads
 is lost on its side (measured: 57 654 of 60 000 messages). The kernel here then still has unread data of the node. Such
 an end is counted and logged, and so is the end of a link to a node that had stalled.
 
-Keep-alives come every 2.5 s. So under traffic routers are asked for a sign of life every 0.25 s: they end a query at
-once, after all puts before it. A client or peer that is connected directly does not receive the query.
+Keep-alives come every 2.5 s. So under traffic, and once in each pause, routers are asked for a sign of life: they end a
+query at once, after all puts before it. A client or peer that is connected directly does not receive the query.
 """
 
 import logging
@@ -66,7 +66,7 @@ _SAMPLE_S: Final = 0.05
 _SAMPLE_NS: Final = round(_SAMPLE_S * 1e9)
 _MARK_NS: Final = 40_000_000
 """The least time between two marks (`_Mark`)."""
-_MARGIN_NS: Final = 100_000_000
+MARGIN_NS: Final = 100_000_000
 """The longest time for which Zenoh holds a put before the kernel has its bytes: 5 ms, more on a busy machine."""
 _ACKED_NS: Final = 300_000_000
 """If the newest acknowledged put is older, the node did not keep up. Delayed acknowledgements take 40 ms."""
@@ -256,7 +256,7 @@ class _PeerNode:
     @property
     def confirmed_ns(self) -> int:
         """All puts before this time have arrived; 0 if unknown."""
-        return min(self.acked_ns, self.received_ns) - _MARGIN_NS if self.link is not None else 0
+        return min(self.acked_ns, self.received_ns) - MARGIN_NS if self.link is not None else 0
 
     def is_suspect(self, now_ns: int) -> bool:
         """True if the node may be frozen or cut off: it reads nothing although data waits, or sends nothing."""
@@ -294,7 +294,7 @@ class _PeerNode:
             return self.confirmed_ns
         # Killed: a busy machine may detect it late, so not from now. Or Zenoh closed the link because the node read
         # nothing for 5 s, and discarded all data for it.
-        return self.acked_ns - _MARGIN_NS
+        return self.acked_ns - MARGIN_NS
 
 
 class LinkMonitor:
@@ -569,7 +569,7 @@ class LinkMonitor:
         loss = self._unreported.pop(key)
         loss.until_ns = now_ns
         # The node has not closed its session, so it may not have read everything.
-        loss.since_ns = min(loss.since_ns, loss.acked_ns - _MARGIN_NS)
+        loss.since_ns = min(loss.since_ns, loss.acked_ns - MARGIN_NS)
         self._nodes[key] = node = _PeerNode(now_ns, is_router=loss.is_router, lease_ns=self._lease_ns)
         node.link = link
         node.sample(now_ns)

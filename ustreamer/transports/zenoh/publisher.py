@@ -29,7 +29,7 @@ from ustreamer.transport_port import EndpointContext, RouteUnavailable, SentStor
 from ustreamer.transports.zenoh.decoder import VERSION_BYTE, AttachmentColumns
 from ustreamer.transports.zenoh.errors import zenoh_error_text
 from ustreamer.transports.zenoh.keys import message_key
-from ustreamer.transports.zenoh.link_monitor import DETECTION_NS, LinkMonitor
+from ustreamer.transports.zenoh.link_monitor import DETECTION_NS, MARGIN_NS, LinkMonitor
 from ustreamer.transports.zenoh.receipt_keys import ID_IN_ATTACHMENT, receipt_id
 from ustreamer.transports.zenoh.retransmit import (
     HEAD,
@@ -77,7 +77,7 @@ _NS_PER_MS: Final = 1_000_000
 _OVERDUE_NS: Final = 300_000_000
 """Without a receipt for this time, puts stay in the retransmit buffer beyond its age."""
 _PUTS_PER_QUERY: Final = 25
-"""Fewer puts wait for a keep-alive: a query costs as much as ten of them."""
+"""Fewer puts wait for a pause: a query costs as much as ten of them."""
 _FORGOTTEN_NS: Final = 10_000_000_000  # a put waits for 5 s at most; then it is remembered, or never will be
 _RECEIPTS_NS: Final = 2_000_000_000  # how long a stop waits for receipts
 _PREPARE_LOCK_S: Final = 0.025  # a sender may hold the lock for seconds
@@ -206,7 +206,9 @@ class ZenohSender:
         Their ttl was over, or their publisher or they themselves were evicted.
         """
         self._session = session
-        self._sent_at_query = 0
+        # The numbers of puts: at the last tick, at the last query, and at the last query in a pause.
+        self._puts = self._puts_at_query = self._puts_at_pause = 0
+        self._paused_since_ns = 0
         self._link_monitor = link_monitor
         self._context = context
         self._monotonic_ns = context.clock.monotonic_ns
@@ -676,8 +678,7 @@ class ZenohSender:
             with self._lock:
                 self._collect_losses()
         links, buffer = self._link_monitor, self._retransmit_buffer
-        if self.sent - self._sent_at_query >= _PUTS_PER_QUERY and links.ask_routers():
-            self._sent_at_query = self.sent
+        self._ask_routers()
         # Until it fits again: the first sign of life confirms nothing yet.
         buffer.hold = links.suspect or (buffer.hold and buffer.is_full)
         buffer.confirmed_ns = links.confirmed_ns
@@ -698,6 +699,18 @@ class ZenohSender:
             self._keep_lost(keeper)
         if self._unprepared and self._link_monitor.is_idle:  # else `_prepare_next` may be among the tasks
             self._prepare_next()
+
+    def _ask_routers(self) -> None:
+        """Ask the routers for a sign of life after 25 puts, and once in each pause: that confirms the last puts too."""
+        puts, now_ns = self.sent + self.retransmitted, self._monotonic_ns()
+        if puts != self._puts:
+            self._puts, self._paused_since_ns = puts, now_ns
+        # An earlier answer does not confirm the last put.
+        is_pause = puts != self._puts_at_pause and now_ns - self._paused_since_ns > MARGIN_NS
+        if (is_pause or puts - self._puts_at_query >= _PUTS_PER_QUERY) and self._link_monitor.ask_routers():
+            self._puts_at_query = puts
+            if is_pause:
+                self._puts_at_pause = puts
 
     # --- puts that a kill of this process would lose ------------------------------------------------------------------
 
