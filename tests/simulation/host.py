@@ -137,6 +137,7 @@ class SimHost:
         self.clock_offset_ms = self.clock_stepped_ns = 0
         self.has_started_ahead = False
         """True if a process started while the wall clock was ahead: it judged dates by that clock."""
+        self.is_stopping = False
         self._boot = 1
         self._booted_ns = 0
 
@@ -157,6 +158,7 @@ class SimHost:
 
     def start(self) -> None:
         """Start the process; returns when the streamer is ready, or failed."""
+        self.is_stopping = False
         self.has_started_ahead |= self.clock_offset_ms > 0
         process = Process(f"streamer {len(self.runs) + 1}")
         commands = primitives.SimQueue()
@@ -197,6 +199,7 @@ class SimHost:
     def stop(self) -> None:
         """SIGTERM: the streamer begins to stop."""
         if self.is_up:
+            self.is_stopping = True
             self.runs[-1].commands.put(None)
 
     def wait_stopped(self, timeout_s: float) -> bool:

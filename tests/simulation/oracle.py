@@ -348,18 +348,18 @@ class Oracle:
         """The first copies of a flow arrive in the order in which they were sent.
 
         Documented: a router that waited for a stalled receiver may deliver messages of an ended streamer after newer
-        ones of the next streamer. They are in order among themselves.
+        ones of the next streamer. Those of one process are in order among themselves.
         """
-        last: dict[tuple[str, bool], int] = {}
+        last: dict[tuple[str, Process | None], int] = {}
         for id in self._world.received:  # in the order of the first arrival
             sent = self._world.sent[id]
-            is_late = id in self._host.networks[self._world.destination(id)].read_late
-            before = last.get((sent.flow, is_late), 0)
+            late_of = self._host.networks[self._world.destination(id)].read_late.get(id)
+            before = last.get((sent.flow, late_of), 0)
             if sent.number < before:
                 text = f"{sent.flow} {sent.number} arrived after {sent.flow} {before}"
                 yield Violation("order", text)
                 return
-            last[sent.flow, is_late] = sent.number
+            last[sent.flow, late_of] = sent.number
 
     def _calls(self) -> Iterable[Violation]:
         """A caller gets one response; an error response, if the provider did not receive the call."""

@@ -251,6 +251,8 @@ class _Actor:
                 server.connect(count, TOPICS)
 
     def _start(self) -> None:
+        if self.host.is_up and not self.host.is_stopping:
+            return  # the end of an earlier stop has started it
         if not self.host.is_up or self.host.wait_stopped(_STOP_LIMIT_S):
             self.disk.set_refusal(None)  # a streamer does not start on a disk that refuses
             self.host.start()

@@ -149,7 +149,7 @@ class World:
         self.answered: set[bytes] = set()
         """The calls that the provider answered."""
         self.made_ids: list[tuple[int, int]] = []
-        """Of each message that a streamer made: when, and by how many ms its id is ahead of its arrival."""
+        """Of each message that a streamer made: when, and by how many ms its id is ahead of that time."""
         self.subscribed_at_ns: dict[UUri, int] = {}
         self._subscribing: dict[UUID, UUri] = {}
         self._numbers = dict.fromkeys((*FLOWS, "response"), 0)
@@ -244,7 +244,8 @@ class World:
             made_ns = self._outside.taken_ns.get(wire_id(attributes.reqid), made_ns)
         elif self.made_ids:
             made_ns = self.made_ids[-1][0]
-        self.made_ids.append((made_ns, id.time_ms - self._scheduler.wall_ms()))
+        age_ms = (self._scheduler.now_ns - made_ns) // NS_PER_MS
+        self.made_ids.append((made_ns, id.time_ms - self._scheduler.wall_ms() + age_ms))
         topic = None if attributes.reqid is None else self._subscribing.pop(attributes.reqid, None)
         if topic is None or attributes.commstatus is not None:
             return

@@ -118,8 +118,8 @@ class SimNetwork:
         """The messages that a streamer has put although it could know that no subscriber matches."""
         self.lost_at_apps: set[bytes] = set()
         """The messages that an application lost with its connection, or that the router received just after that."""
-        self.read_late: set[bytes] = set()
-        """The messages of an ended streamer that the router read when the next streamer was connected already."""
+        self.read_late: dict[bytes, Process] = {}
+        """The messages of an ended streamer that the router read after the next one had connected, with their process."""
         self.notes: Counter[str] = Counter()
         self._generation = 1
         self._held: deque[tuple[WireMessage, SimApp]] = deque()
@@ -204,7 +204,7 @@ class SimNetwork:
     def route(self, message: WireMessage, source: SimApp | SimSession) -> None:
         has_receiver, source_is_app = False, isinstance(source, SimApp)
         if isinstance(source, SimSession) and source.is_gone and self._has_successor(message, source):
-            self.read_late.add(message.id)
+            self.read_late[message.id] = source.process
         for app in self.apps:
             if app is not source and app.connected and self._is_subscribed(tuple(app.keys), message.key):
                 app.deliver(message)
@@ -224,9 +224,10 @@ class SimNetwork:
             self.lost_at_apps.add(message.id)
 
     def _has_successor(self, message: WireMessage, ended: SimSession) -> bool:
-        """Whether another streamer is connected. If that one has put the message too, its copy comes in order."""
+        """Whether a next streamer is connected, or was. If it has put the message too, its copy comes in order."""
         is_connected = any(each.link is not None for each in self.sessions)
-        return is_connected and self.put_by[message.id] is ended.process
+        was_connected = next(reversed(self.puts)) is not ended.process
+        return (is_connected or was_connected) and self.put_by[message.id] is ended.process
 
     def resume_reading(self) -> None:
         while self._held and self.can_read:
