@@ -365,6 +365,22 @@ def test_after_missing_rows_a_pause_makes_the_state_of_a_gate_known() -> None:
     assert (check.unknown, check.differing) == (9, 0)
 
 
+@pytest.mark.parametrize(("hz", "limit"), [(100, 100), (100, 77), (500, 60), (99, 100)])
+@pytest.mark.parametrize("batch", [7, 10**6])
+def test_after_missing_rows_a_bunch_makes_no_gate_known(hz: int, limit: int, batch: int) -> None:
+    """A gate that knows what it passed before a stall passes more of the bunch behind it."""
+    rows = bunched(hz, limit, [0])
+    rows += [each | {"delivery": 2, "subscriber": "//cloud/2/1/0"} for each in rows]
+    rows.sort(key=lambda each: each["received_ns"])
+    settings_of = {(1, 0): ThrottleSettings(TOLERANCE, MAX_DELAY)}
+    for lost in range(60, 120, 7):
+        at_ns = rows[lost]["received_ns"]
+        left = [*rows[: lost - 20], *rows[lost:]]
+        check = replayed(left, tolerances=settings_of, losses={1: [at_ns]}, batch=batch).check
+        assert check.differing == 0
+        assert check.unknown
+
+
 @pytest.mark.parametrize(("more_ns", "unknown"), [(0, 1), (1, 0)])
 def test_only_a_pause_that_ends_every_state_of_a_gate_makes_it_known(more_ns: int, unknown: int) -> None:
     """A gate may be due a period and its tolerance after the message that it passed last."""

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from ustreamer_throttle.gate import Gate, GateMemory
+from ustreamer_throttle.gate import NS_PER_MS, TIME_BITS, Gate, GateMemory
 
 from ustreamer.uprotocol.uuri import UUri
 from ustreamer_pipeline.replay.gate import Limit, Mask, Times, decide, may_lag, retuned
@@ -72,6 +72,11 @@ class MessageSlice(NamedTuple):
     def msb_at(self, index: int) -> int:
         """The upper half of an id; 0 if it is unknown."""
         return 0 if self.msb is None else int(self.msb[index]) & _UNSIGNED
+
+    def made_ns(self) -> Times:
+        """The creation times in the ids: whole ms of the publisher's clock."""
+        assert self.msb is not None
+        return (self.msb.view(np.uint64) >> TIME_BITS).astype(np.int64) * NS_PER_MS
 
     def take(self, rows: Any) -> "MessageSlice":
         """These messages only."""
@@ -226,6 +231,8 @@ class TargetReplay:
         "_gate_known",
         "_gates",
         "_last_arrival_ns",
+        "_last_made_ns",
+        "_last_ns",
         "_latest",
         "_scenarios",
         "target",
@@ -243,7 +250,7 @@ class TargetReplay:
         self._as_recorded = [True] * len(scenarios)
         self._latest = False
         self._gate_known = True
-        self._last_arrival_ns = NEVER
+        self._last_ns = self._last_arrival_ns = self._last_made_ns = NEVER
 
     @property
     def unchanged_scenarios(self) -> list[int]:
@@ -253,7 +260,7 @@ class TargetReplay:
     def reset_after_loss(self) -> None:
         """Rows before the next ones may be missing: the state of the recorded gate is unknown."""
         self._gate_known = False
-        self._last_arrival_ns = NEVER
+        self._last_ns = self._last_arrival_ns = self._last_made_ns = NEVER
         self._gates[0] = GateState()
 
     def replay(self, part: MessageSlice) -> tuple[int, list[Mask]]:
@@ -291,14 +298,22 @@ class TargetReplay:
         return unknown, masks
 
     def _unknown(self, part: MessageSlice, period_ns: int, tolerance: float) -> int:
-        """Number of messages before the first pause: after a pause every gate is in its initial state."""
+        """Number of messages before the first pause: after a pause every gate is in its initial state.
+
+        In a pause no message waits: those leave every period. A message that the network delayed ends no pause: what
+        the gate knows of earlier messages counts for it.
+        """
         if not period_ns:
             self._gate_known = True
             return 0
         period, early, _, pause = Limit.for_period(period_ns, tolerance)
-        before = min(self._last_arrival_ns, int(part.arrived_ns[0]))
-        self._last_arrival_ns = int(part.arrived_ns[-1])
-        pauses = np.flatnonzero(np.diff(part.arrived_ns, prepend=before) > pause + period + early)
+        gaps, self._last_ns = _gaps(part.received_ns, self._last_ns)
+        is_pause = gaps > pause + period + early
+        if part.max_delay_ns:
+            arrival_gaps, self._last_arrival_ns = _gaps(part.arrived_ns, self._last_arrival_ns)
+            made_gaps, self._last_made_ns = _gaps(part.made_ns(), self._last_made_ns)
+            is_pause &= arrival_gaps - made_gaps < period
+        pauses = np.flatnonzero(is_pause)
         if self._latest or not len(pauses):
             return len(part.passed)
         self._gate_known = True
@@ -316,6 +331,16 @@ class TargetReplay:
         if self._latest:
             return _as_recorded(gate, part, offered) if unchanged else _sampled(gate, part)
         return gate.decide_on_arrival(part) if part.max_delay_ns else gate.decide(part.received_ns, None)
+
+
+def _gaps(times: Times, last: int) -> tuple[Times, int]:
+    """The time from the latest one before to each of `times`, and the latest one of all. `last` may be NEVER.
+
+    A message that waited to leave is behind later ones, so the one directly before is not always the latest.
+    """
+    first = int(times[0])
+    latest = np.maximum.accumulate(np.concatenate([[first if last == NEVER else last], times]))
+    return times - latest[:-1], int(latest[-1])
 
 
 def _is_latest(part: MessageSlice, topic: str) -> bool:
