@@ -108,7 +108,10 @@ class TransportContract(LifeContract, PortContract):
         self.wait_connected(pair)
         sent = [[publish(new_id(), TOPIC, b"%d %d" % (part, n)) for n in range(50)] for part in range(4)]
 
+        together = threading.Barrier(len(sent))
+
         def send(messages: Sequence[UMessage]) -> None:
+            together.wait(DEADLINE_S)
             for message in messages:
                 pair.a.send(message)
 

@@ -152,9 +152,8 @@ class PortContract(PairContract):
         for transport, of_one in zip(unopened, reports, strict=True):
             transport.watch_link(of_one.append)
         assert reports == [[], []], "a link was reported before open()"
-        unopened.b.open()
-        unopened.a.open()
-        for transport, of_one in zip(unopened, reports, strict=True):
+        for transport, of_one in ((unopened.b, reports[1]), (unopened.a, reports[0])):
+            transport.open()
             reports_links = type(transport).watch_link is not EndpointTransport.watch_link
             assert bool(of_one) is reports_links, f"{transport} at the return of open()"
         self.wait_connected(unopened)
