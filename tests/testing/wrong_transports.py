@@ -504,6 +504,15 @@ class DropsInvalidMessagesSilently(QueuedTransport):
                 raise
 
 
+@found_by("test_a_type_that_the_protocol_does_not_support_is_unimplemented")
+class DropsUnsupportedTypesSilently(QueuedTransport):
+    """Its contract supports no notifications."""
+
+    def send(self, message: UMessage) -> None:
+        if message.attributes.type is not UMessageType.NOTIFICATION:
+            super().send(message)
+
+
 @found_by("test_a_refused_message_is_refused_again")
 class ChecksAHeaderOnce(Unchecked):
     checked: Any = None
@@ -885,6 +894,12 @@ def contract_of(cls: type[LocalTransport]) -> type[TransportContract]:
         def make_pair(self) -> Iterator[Pair]:
             network = LocalNetwork()
             yield Pair(cls(network, ALPHA), cls(network, BETA))
+
+        def messages(self) -> Sequence[UMessage]:
+            found = super().messages()
+            if cls is DropsUnsupportedTypesSilently:
+                return [each for each in found if each.attributes.type is not UMessageType.NOTIFICATION]
+            return found
 
     return Contract
 

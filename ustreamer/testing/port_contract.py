@@ -2,7 +2,6 @@
 """What the streamer asks of an endpoint besides messages. A part of `TransportContract`."""
 
 import threading
-from collections.abc import Iterator
 from itertools import chain
 
 from ustreamer.core.routing.subscriptions import Subscription
@@ -126,24 +125,6 @@ class PortContract(PairContract):
         transmit_batch = unopened.a.batch_transmitter(None)
         unopened.a.close()
         assert transmit_batch(sent) == 0
-
-    def test_a_batch_is_read_message_by_message(self, pair: Pair) -> None:
-        """The iterable ends when the next message is too old, so it may end early."""
-        inbox = Mailbox()
-        pair.b.register_listener(TOPIC, None, inbox)
-        self.wait_connected(pair)
-        sent = [publish(new_id(), TOPIC) for _ in range(2)]
-        read = 0
-
-        def ending() -> Iterator[UMessage]:
-            nonlocal read
-            for message in sent:
-                yield message
-                read += 1
-
-        count = pair.a.batch_transmitter(None)(ending())
-        assert read >= count
-        assert inbox.wait(count) == sent[:count]
 
     # --- links --------------------------------------------------------------------------------------------------------
 
