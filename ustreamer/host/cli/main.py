@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: `ustreamer run | check | config | explain | why | plugins | demo | import`, `admin_parsers`, and
-commands of plugins.
+"""The command line: `ustreamer run | check | config | explain | why | plugins | demo | attack | import`,
+`admin_parsers`, and commands of plugins.
 
 Each function imports what its command needs, and `parser` adds one command if it can: half the time of a start is
 the import of modules.
@@ -321,6 +321,18 @@ def _add_demo(commands: Commands) -> None:
     demo.set_defaults(run=_demo)
 
 
+def _add_attack(commands: Commands) -> None:
+    parser = commands.add_parser("attack", help="attack a copy of a configuration, on loopback")
+    parser.add_argument("config", type=Path, metavar="CONFIG", nargs="?")
+    parser.add_argument("--only", nargs="+", metavar="NAME", default=(), help="these attacks")
+    parser.add_argument("--list", action="store_true", help="the attacks and their aims; attacks nothing")
+    parser.add_argument(
+        "--seconds", type=_window_seconds, default=1.0, metavar="S", help="length of each window (1)"
+    )
+    parser.add_argument("--json", action="store_true")
+    parser.set_defaults(run=_attack, usage_error=parser.error)
+
+
 def _add_admin(commands: Commands) -> None:
     from ustreamer.host.cli.admin_parsers import add_admin_commands
 
@@ -353,6 +365,7 @@ _COMMANDS: Final[Mapping[str, Callable[[Commands], None]]] = {
     "why": _add_why,
     "plugins": _add_plugins,
     "demo": _add_demo,
+    "attack": _add_attack,
     "reload": _add_admin,
     "routes": _add_admin,
     "top": _add_admin,
@@ -378,6 +391,14 @@ def _sample_seconds(text: str) -> float:
     seconds = float(text)
     if not 0 <= seconds <= 1:
         raise argparse.ArgumentTypeError(f"{text!r}: expected seconds, 0 to 1")
+    return seconds
+
+
+def _window_seconds(text: str) -> float:
+    """The length of a window of `attack` on the command line."""
+    seconds = float(text)
+    if not 0.1 <= seconds <= 60:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected seconds, 0.1 to 60")
     return seconds
 
 
@@ -514,6 +535,26 @@ def _demo(arguments: argparse.Namespace) -> int:
         recordings=arguments.recordings,
         web=arguments.web,
     )
+
+
+def _attack(arguments: argparse.Namespace) -> int:
+    from ustreamer.host.demo.requirements import missing_packages
+
+    if missing := missing_packages(web=False):
+        print(f"the attacks need more packages: pip install {' '.join(missing)}", file=sys.stderr)
+        return ExitCode.UNAVAILABLE
+    from ustreamer.host.attack import command
+
+    if arguments.list:
+        return command.print_list()
+    if arguments.config is None:
+        arguments.usage_error("CONFIG is missing")
+    try:
+        return command.run(
+            arguments.config, only=arguments.only, as_json=arguments.json, seconds=arguments.seconds
+        )
+    except command.UnknownAttack as error:
+        return command.print_error(error)
 
 
 def _print_json(value: Any) -> None:
