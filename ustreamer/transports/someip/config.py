@@ -331,7 +331,7 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
     * `dscp`: of the datagrams and TCP connections of data, or "priority": by the priority of each message over UDP.
     * `vlan_priority`: the kernel's priority of all sent messages, from which a VLAN interface derives the PCP.
     * `interface`: the name of the interface to which all sockets are bound; None: the kernel's routes decide.
-    * `max_pending`: open requests, for each direction; one host has at most half of the inbound ones.
+    * `max_pending`: open requests, for each direction; one host, or one authority of callers, has at most half.
     * `peers`: with `sd`, find other streamers on this network and announce this one. A list of own authorities also
       trusts streamers that are seen on this network only; False: neither.
     * `peer_streamer_addresses`: addresses of streamers that do not announce themselves. Messages from there are not

@@ -115,8 +115,8 @@ def test_the_error_of_a_full_table_names_its_entries_and_its_limit() -> None:
     assert "c" not in calls
 
 
-def test_a_group_cannot_exceed_its_share() -> None:
-    calls: DeadlineTable[int, str] = DeadlineTable(4, "calls", group_of=lambda value: value[0], group_limit=2)
+def test_an_owner_cannot_exceed_its_share() -> None:
+    calls: DeadlineTable[int, str] = DeadlineTable(4, "calls", owner_of=lambda value: value[0])
     for key, value in ((1, "a1"), (2, "a2"), (3, "b1")):
         calls.add_entry(key, value, 100)
     with pytest.raises(UStatusError) as full:

@@ -317,8 +317,22 @@ def test_a_call_that_could_not_be_sent_is_removed(bench: Bench) -> None:
     assert bench.exchange.next_deadline_ns is None
 
 
+def test_callers_of_one_authority_have_half_of_the_calls() -> None:
+    bench = Bench(max_pending=4)
+    first = bench.call()
+    bench.call()
+
+    with pytest.raises(UStatusError, match="2 of device1 are open, its share of max_pending") as refused:
+        bench.call()
+    assert refused.value.code is UCode.RESOURCE_EXHAUSTED
+
+    bench.call(source=msgspec.structs.replace(APP, authority_name="device2"))
+    bench.accepted(answer_to(first), ECU)
+    bench.call()
+
+
 def test_more_calls_than_the_limit_are_refused_until_one_ends() -> None:
-    bench = Bench(max_pending=2)
+    bench = Bench(max_pending=4)
     first = bench.call()
     bench.call()
 
@@ -333,7 +347,7 @@ def test_more_calls_than_the_limit_are_refused_until_one_ends() -> None:
 
 # [utest->RPC-88, RPC-669]
 def test_the_session_skips_0_and_the_sessions_of_open_calls() -> None:
-    bench = Bench(max_pending=3)
+    bench = Bench(max_pending=4)
     kept = bench.call()
     bench.exchange._pending._session = 0xFFFC  # as after 65 531 more calls
     sessions = []

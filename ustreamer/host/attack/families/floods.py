@@ -46,8 +46,8 @@ def open_calls(scene: Scene) -> str:
     first = service.methods[0]
     ue_id = service.service | (service.instance << 16 if service.instance != 1 else 0)
     method = UUri(scene.someip.authority, ue_id, service.major, first if isinstance(first, int) else first.id)
-    for _ in scene.paced(_RATE):
-        scene.outsider.request(method, b"open", ttl=2_000)
+    for _ in scene.paced(5 * _RATE):
+        scene.outsider.request(method, b"open", ttl=600_000)
     try:
         scene.bystander.call(method, b"honest", ttl=300)
     except UStatusError as error:
@@ -108,10 +108,9 @@ def forged_streamers(scene: Scene) -> str:
 
 
 def malformed_tokens(scene: Scene) -> str:
-    node = scene.new_node()
-    tokens = []
+    node, tokens = scene.new_node(), []
     for number in scene.paced(_TOKENS):
-        key = f"up-streamer/1/{number:016x}/x/{'a' * (number % 500)}/here/%2A"
+        key = f"up-streamer/1/{number:016x}/x/{'a' * (1 + number % 500)}/here/%2A"
         tokens.append(node.session.liveliness().declare_token(key))
     effect = scene.service_denied()
     node.close()

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Messages with the source of somebody else: of the ECU, of the streamer, of no network at all."""
 
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
 
 from ustreamer.host.attack.attack import Attack, Need
 from ustreamer.host.attack.clients.someip_host import HOSTS, NOTIFICATION, RESPONSE, frame, send, udp
@@ -15,6 +18,7 @@ from ustreamer.host.attack.scene import SUBSCRIBE, Scene
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
 from ustreamer.uprotocol.ustatus import UCode
 from ustreamer.uprotocol.uuri import UUri
+from ustreamer.uprotocol.wire import decode
 
 FAMILY: Final = "forged sources"
 _NOWHERE: Final = "nowhere.example"
@@ -35,7 +39,7 @@ def publish_as_streamer(scene: Scene) -> str:
 
 def publish_without_authority(scene: Scene) -> str:
     """The key names the ECU; the attributes name nobody, so the authority would come from the key."""
-    attributes = publication(scene.topic.with_authority(""))
+    attributes = publication(msgspec.structs.replace(scene.topic, authority_name=""))
     for _ in scene.paced(_RATE):
         scene.outsider.send(attributes, scene.forged, key=key_of(publication(scene.topic)))
     return ""
@@ -79,22 +83,20 @@ def subscribe_from_nowhere(scene: Scene) -> str:
     source = UUri(_NOWHERE, 0xBAD, 1, 0)
     request = pb.SubscriptionRequest(topic=scene.topic.to_pb()).SerializeToString()
     method = scene.target.usubscription_address.with_resource(SUBSCRIBE)
-    answered: list[object] = []
+    answered: list[Any] = []
     subscriber = scene.outsider.subscribe_slowly(f"up/*/*/*/*/*/{_NOWHERE}/**", answered.append)
     try:
         for _ in scene.paced(_RATE):
             scene.outsider.request(method, request, source=source)
     finally:
         subscriber.undeclare()
-    return f"an undeclared authority got {len(answered)} messages" if _ok(scene, answered) else ""
+    return f"an undeclared authority got {len(answered)} messages" if _has_success(answered) else ""
 
 
-def _ok(scene: Scene, samples: list[object]) -> bool:
+def _has_success(samples: list[Any]) -> bool:
     """Whether a sample is a Response without an error."""
-    from ustreamer.uprotocol.wire import decode
-
     for each in samples:
-        attachment = each.attachment  # type: ignore[attr-defined]
+        attachment = each.attachment
         if attachment is not None:
             _, attributes = decode(attachment.to_bytes()[1:])
             if attributes.commstatus in {None, UCode.OK}:
@@ -102,11 +104,11 @@ def _ok(scene: Scene, samples: list[object]) -> bool:
     return False
 
 
-def _if_arrived(scene: Scene, topic: UUri, act: object) -> str:
+def _if_arrived(scene: Scene, topic: UUri, act: Callable[[], object]) -> str:
     seen: list[object] = []
     scene.bystander.transport.register_listener(topic, None, seen.append)
     for _ in scene.paced(_RATE):
-        act()  # type: ignore[operator]
+        act()
     scene.bystander.transport.unregister_listener(topic, None, seen.append)
     return f"{len(seen)} forged messages reached an application" if seen else ""
 

@@ -69,16 +69,18 @@ class DeadlineTable(Generic[K, V]):
         limit: int,
         entry_name: str,
         group_of: Callable[[V], Hashable] | None = None,
-        group_limit: int | None = None,
+        owner_of: Callable[[V], str] | None = None,
     ) -> None:
         """`entry_name` names the entries in the error of a full table. `remove_where` finds entries by `group_of`.
 
-        No group has more than `group_limit` entries.
+        No owner has more than half of the entries.
         """
         self._limit = limit
-        self._group_limit = limit if group_limit is None else group_limit
+        self._share = max(1, limit // 2)
         self._entry_name = entry_name
         self._entries: dict[K, tuple[V, int, Hashable]] = {}  # with deadline and group
+        self._owner_of = owner_of
+        self._by_owner: dict[str, int] = {}
         self._group_of = group_of
         # An index, because a scan is too slow: a service that appears and disappears 500 times a second would
         # scan thousands of calls to other services each time.
@@ -86,22 +88,25 @@ class DeadlineTable(Generic[K, V]):
         self._deadlines: DeadlineQueue[K] = DeadlineQueue()
 
     def add_entry(self, key: K, value: V, deadline_ns: int) -> None:
-        """Add an entry under a free key. Raises UStatusError(RESOURCE_EXHAUSTED) at the limit."""
+        """Add an entry under a free key. Raises UStatusError(RESOURCE_EXHAUSTED) at the limit, or that of its owner."""
         if len(self._entries) >= self._limit:
             raise UStatusError(
                 UCode.RESOURCE_EXHAUSTED,
                 f"{self._entry_name}: {self._limit} are open, the limit (max_pending)",
             )
+        if self._owner_of is not None:
+            owner = self._owner_of(value)
+            owned = self._by_owner.get(owner, 0)
+            if owned >= self._share:
+                raise UStatusError(
+                    UCode.RESOURCE_EXHAUSTED,
+                    f"{self._entry_name}: {owned} of {owner} are open, its share of max_pending",
+                )
+            self._by_owner[owner] = owned + 1
         group = None
         if self._group_of is not None:
             group = self._group_of(value)
-            keys = self._groups.setdefault(group, {})
-            if len(keys) >= self._group_limit:
-                raise UStatusError(
-                    UCode.RESOURCE_EXHAUSTED,
-                    f"{self._entry_name}: {len(keys)} of {group} are open, its share of max_pending",
-                )
-            keys[key] = None
+            self._groups.setdefault(group, {})[key] = None
         self._entries[key] = value, deadline_ns, group
         self._deadlines.schedule(key, deadline_ns)
 
@@ -120,6 +125,11 @@ class DeadlineTable(Generic[K, V]):
         if entry is None:
             return False
         self._deadlines.cancel(key)
+        if self._owner_of is not None:
+            owner = self._owner_of(entry[0])
+            self._by_owner[owner] -= 1
+            if not self._by_owner[owner]:
+                del self._by_owner[owner]
         if self._group_of is not None:
             keys = self._groups[entry[2]]
             del keys[key]
@@ -146,6 +156,7 @@ class DeadlineTable(Generic[K, V]):
         """Take out everything."""
         values = [value for value, _, _ in self._entries.values()]
         self._entries.clear()
+        self._by_owner.clear()
         self._groups.clear()
         self._deadlines = DeadlineQueue()
         return values
@@ -166,7 +177,8 @@ class PendingCalls:
     """The open requests of one endpoint, both directions, under one lock. Every reader and writer holds `lock`."""
 
     def __init__(self, limit: int, bridged: frozenset[str] = frozenset()) -> None:
-        """At most `limit` are open in each direction. One host has at most half of the inbound requests.
+        """At most `limit` are open in each direction. One host has at most half of the inbound requests, and one
+        authority half of the calls.
 
         `bridged` are the authorities of other SOME/IP networks. Their calls keep the session ids of their requests.
         """
@@ -174,10 +186,13 @@ class PendingCalls:
         self.lock = Lock()
         self.accepts_calls = True
         self.calls: DeadlineTable[int, OutboundCall] = DeadlineTable(
-            limit, "requests to SOME/IP services", attrgetter("remote")
+            limit,
+            "requests to SOME/IP services",
+            attrgetter("remote"),
+            attrgetter("request.attributes.source.authority_name"),
         )
         self.requests: DeadlineTable[UUID, InboundRequest] = DeadlineTable(
-            limit, "requests of SOME/IP clients", lambda request: request.address[0], max(1, limit // 2)
+            limit, "requests of SOME/IP clients", None, lambda request: request.address[0]
         )
         self._session = 0
 
