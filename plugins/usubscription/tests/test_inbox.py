@@ -2,7 +2,7 @@
 from threading import Thread
 
 import pytest
-from ustreamer_usubscription.inbox import MAX_BATCH, ServiceInbox
+from ustreamer_usubscription.inbox import MAX_BATCH, MAX_OF_OWNER, ServiceInbox
 
 from ustreamer.uprotocol.umessage import UMessage, publish
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
@@ -28,9 +28,19 @@ def test_waiting_messages_are_taken_together_and_in_order() -> None:
 
 
 def test_a_batch_has_a_bound() -> None:
-    inbox = filled(MAX_BATCH + 1)
+    inbox: ServiceInbox[int] = ServiceInbox(10_000)
+    for number in range(MAX_BATCH + 1):
+        inbox.put_nowait(number, str(number % 16))
     sizes = [len(inbox.wait_batch() or ()) for _ in range(2)]
     assert sizes == [MAX_BATCH, 1]
+
+
+def test_a_batch_has_a_bound_for_each_owner() -> None:
+    inbox: ServiceInbox[int] = ServiceInbox(10_000)
+    for number in range(2 * MAX_OF_OWNER + 1):
+        inbox.put_nowait(number, "greedy")
+    sizes = [len(inbox.wait_batch() or ()) for _ in range(3)]
+    assert sizes == [MAX_OF_OWNER, MAX_OF_OWNER, 1]
 
 
 def test_owners_are_served_in_turn_and_keep_their_order() -> None:

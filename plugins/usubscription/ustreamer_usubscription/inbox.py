@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The bounded queue of messages for the thread of the service."""
 
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from threading import Condition
 from typing import Final, Generic, TypeVar
 
@@ -9,6 +9,8 @@ from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
 MAX_BATCH: Final = 1024
 """The weight of a batch at most: 1 024 requests of weight 1 are about 20 ms of work before the first Response."""
+MAX_OF_OWNER: Final = 128
+"""Messages of one owner in a batch at most: the next request of another owner waits for the whole batch."""
 
 
 T = TypeVar("T")
@@ -65,7 +67,7 @@ class ServiceInbox(Generic[T]):
             self._changed.notify()
 
     def wait_batch(self) -> list[T] | None:
-        """Wait for messages or a wake-up, and take up to `MAX_BATCH`, one of each owner in turn.
+        """Wait for messages or a wake-up, and take up to `MAX_BATCH`, one of each owner in turn, and `MAX_OF_OWNER` of each.
 
         None when closed and empty.
         """
@@ -78,19 +80,24 @@ class ServiceInbox(Generic[T]):
 
     def _take_batch(self) -> list[T]:
         batch: list[T] = []
-        left = MAX_BATCH
-        while self._queues:
-            owner, queue = next(iter(self._queues.items()))
+        left, taken = MAX_BATCH, Counter[str]()
+        turns = deque(self._queues)
+        while turns:
+            owner = turns.popleft()
+            queue = self._queues[owner]
             message, weight = queue[0]
             if batch and weight > left:
                 break
             left -= weight
             queue.popleft()
             batch.append(message)
-            if queue:
-                self._queues.move_to_end(owner)
-            else:
+            if not queue:
                 del self._queues[owner]
+                continue
+            self._queues.move_to_end(owner)
+            taken[owner] += 1
+            if taken[owner] < MAX_OF_OWNER:
+                turns.append(owner)
         self._size -= len(batch)
         return batch
 

@@ -19,7 +19,6 @@ from ustreamer.uprotocol.uuri import UUri
 
 FAMILY: Final = "floods"
 _RATE: Final = 2_000
-_NOWHERE: Final = "nowhere.example"
 _TOKENS: Final = 500
 
 
@@ -63,14 +62,14 @@ def unknown_methods(scene: Scene) -> str:
 
 
 def dead_letters(scene: Scene) -> str:
-    """Notifications to an authority that no network has. The dead letter of an honest message must stay."""
+    """Notifications to a uEntity that the SOME/IP network does not have. The dead letter of an honest message must stay."""
     honest = notification_attributes(
-        scene.bystander.address.with_resource(0x8001), UUri(_NOWHERE, 0x10, 1, 0)
+        scene.bystander.address.with_resource(0x8001), UUri(scene.someip.authority, 0x7777, 1, 0)
     )
     id = scene.ids.next()
     scene.bystander.transport.send(UMessage(id, honest, b"honest"))
     attributes = notification_attributes(
-        scene.outsider.address.with_resource(0x8001), UUri(_NOWHERE, 0x11, 1, 0)
+        scene.outsider.address.with_resource(0x8001), UUri(scene.someip.authority, 0x7778, 1, 0)
     )
     for _ in scene.paced(_RATE):
         scene.outsider.send(attributes, bytes(200))
@@ -159,7 +158,13 @@ ATTACKS: Final = (
         "open-call-flood", FAMILY, "leave calls to an ECU open", (Need.OUTER, Need.ECU_METHOD), open_calls
     ),
     Attack("unknown-method-flood", FAMILY, "call methods that do not exist", (Need.ZENOH,), unknown_methods),
-    Attack("dead-letter-flood", FAMILY, "displace the dead letters of others", (Need.OUTER,), dead_letters),
+    Attack(
+        "dead-letter-flood",
+        FAMILY,
+        "displace the dead letters of others",
+        (Need.OUTER, Need.SOMEIP),
+        dead_letters,
+    ),
     Attack(
         "forged-streamers",
         FAMILY,

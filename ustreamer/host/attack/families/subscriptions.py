@@ -16,6 +16,8 @@ FETCH_SUBSCRIPTIONS, CREATE_TOPIC, REGISTER, FETCH_SUBSCRIBERS, RESET = 3, 4, 6,
 STOP_DISPATCHING, FETCH_ROUTES, FETCH_STATISTICS = 2, 3, 4
 _NEEDS: Final = (Need.OUTER, Need.USUBSCRIPTION)
 _RATE: Final = 2_000
+_ENTITIES: Final = 256
+"""Callers of a flood. Each has a Zenoh publisher for its Responses, which stays."""
 _MAX_TTL: Final = 0x7FFF_FFFF
 
 
@@ -124,7 +126,7 @@ def _flood(
         method, offset = _method(scene, number_of_method), scene.rng.randrange(1 << 20)
         for number in scene.paced(rate):
             scene.outsider.request(
-                method, payload(scene, offset + number), source=_entity(scene, (offset + number) % 0xE000)
+                method, payload(scene, offset + number), source=_entity(scene, (offset + number) % _ENTITIES)
             )
         return scene.service_denied()
 
@@ -209,7 +211,7 @@ ATTACKS: Final = (
         FAMILY,
         "fill the places of subscriptions",
         _NEEDS,
-        _flood(SUBSCRIBE, lambda scene, n: _subscription(_topic(scene, n % 0x7000)), 5_000),
+        _flood(SUBSCRIBE, lambda scene, n: _subscription(_topic(scene, n % 0x7000)), 4_000),
     ),
     Attack(
         "registration-flood",
