@@ -20,12 +20,12 @@ from ustreamer.host.attack.clients.someip_host import (
     udp,
 )
 from ustreamer.host.attack.scene import Scene
+from ustreamer.uprotocol.umessage import UMessage
+from ustreamer.uprotocol.uuri import ANY, UUri
 
 FAMILY: Final = "SOME/IP datagrams"
 _NEEDS: Final = (Need.SOMEIP,)
 _MESSAGES: Final = 4_000
-_E_NOT_READY: Final = 4
-_E_NOT_OK: Final = 1
 
 
 def _datagrams(make: Callable[[Scene, int], bytes], rate: float, hosts: int = 1) -> Callable[[Scene], str]:
@@ -133,26 +133,38 @@ def fill_segments(scene: Scene, number: int) -> bytes:
 
 
 def open_requests(scene: Scene) -> str:
-    """Requests of one host to an offered method without a provider; then a request of another host."""
+    """Requests of one host that the provider does not answer; then a request of another host."""
     service = next(each for each in scene.someip.offered if each.methods)
     first = service.methods[0]
     method = first if isinstance(first, int) else first.id
-    with udp(HOSTS[0]) as attacker, udp(HONEST) as honest:
-        for number in scene.paced(4_000):
-            datagram = frame(
-                service.service,
-                method,
-                REQUEST,
-                b"x",
-                client=number >> 8 & 0xFF,
-                session=number % 0xFFFF + 1,
-                major=service.major,
-            )
-            send(attacker, datagram, scene.someip.address)
-        answers = _honest_answers(scene, honest, service.service, method, service.major)
-    if any(code in {_E_NOT_READY, _E_NOT_OK} for code in answers):
-        return "a request of another host is refused"
-    return scene.service_denied()
+    provider = UUri.parse(service.provider or "").with_resource(method)
+    transport, on_request = scene.bystander.transport, _Silent()
+    transport.register_listener(ANY, provider, on_request)
+    try:
+        with udp(HOSTS[0]) as attacker, udp(HONEST) as honest:
+            for number in scene.paced(4_000):
+                client, session = 1 + number // 250 % 100, number % 250 + 1
+                datagram = frame(
+                    service.service,
+                    method,
+                    REQUEST,
+                    b"x",
+                    client=client,
+                    session=session,
+                    major=service.major,
+                )
+                send(attacker, datagram, scene.someip.address)
+            answers = _honest_answers(scene, honest, service.service, method, service.major)
+    finally:
+        transport.unregister_listener(ANY, provider, on_request)
+    return "a request of another host is refused" if answers else scene.service_denied()
+
+
+class _Silent:
+    """A provider that does not respond."""
+
+    def __call__(self, message: UMessage) -> None:
+        """The request stays open."""
 
 
 def _honest_answers(scene: Scene, honest: socket.socket, service: int, method: int, major: int) -> list[int]:
