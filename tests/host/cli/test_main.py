@@ -32,6 +32,7 @@ COMMANDS = (
     "why",
     "plugins",
     "demo",
+    "attack",
     "reload",
     "routes",
     "top",

@@ -78,7 +78,7 @@ def run(config: Path, *, only: Sequence[str] = (), as_json: bool = False, second
 def _attack_all(
     config: Path, attacks: Sequence[Attack], seconds: float, *, quiet: bool
 ) -> tuple[list[AttackResult], dict[str, str]]:
-    """Attack in turn. Each family, and each attack after a broken one, gets a new copy."""
+    """Attack in turn, one copy for all; a new one if an attack has left damage."""
     results: list[AttackResult] = []
     absent: dict[str, str] = {}
     if not quiet:
@@ -95,7 +95,7 @@ def _attack_all(
             results.append(result)
             if not quiet:
                 print(reports.row(result), flush=True)
-            if result.verdict is Verdict.BROKEN:
+            if result.verdict is Verdict.BROKEN and not bench.is_sound():
                 current.close()
                 bench = None
     return results, absent
@@ -119,6 +119,7 @@ class Bench:
         self.target = streamer.target
         self._streamer, self._probe, self._scene = streamer, probe, scene
         self._quiet = self._quiet_window()
+        self._memory_at_start = streamer.memory_bytes()
 
     def measure(self, attack: Attack) -> AttackResult:
         """Attack until the result is no noise, at most `_ATTEMPTS` times; the last one counts."""
@@ -128,6 +129,14 @@ class Bench:
                 break
             measured = self._measure_once(attack)
         return judge(attack.name, attack.family, measured)
+
+    def is_sound(self) -> bool:
+        """Whether the streamer works as at its start: vehicle messages, subscriptions, memory."""
+        if not self._streamer.is_alive or self._scene.service_denied():
+            return False
+        self._quiet = self._quiet_window()
+        within = self._streamer.memory_bytes() <= memory_limit(self._memory_at_start)
+        return within and not (self._quiet.lost or self._quiet.foreign)
 
     def _measure_once(self, attack: Attack) -> Measurement:
         before = self._streamer.memory_bytes()
