@@ -10,11 +10,11 @@ import pytest
 from ustreamer.host.attack import report
 from ustreamer.host.attack.command import UnknownAttack, select
 from ustreamer.host.attack.families import ALL
-from ustreamer.host.attack.verdicts import AttackResult, Verdict
+from ustreamer.host.attack.verdicts import AttackResult, AttackVerdict
 from ustreamer.host.cli.main import main
 
 ROOT = Path(__file__).parents[3]
-RESULT = AttackResult("reset", "subscriptions", Verdict.HELD, (), 1.1, 2.0, 2.2, 400, 0, 50.0, 51.0)
+RESULT = AttackResult("reset", "subscriptions", AttackVerdict.HELD, (), 1.1, 2.0, 2.2, 400, 0, 50.0, 51.0)
 
 
 def test_there_are_enough_attacks_with_names_of_their_own() -> None:
@@ -25,7 +25,7 @@ def test_there_are_enough_attacks_with_names_of_their_own() -> None:
 
 def test_the_security_page_lists_every_attack_with_its_aim() -> None:
     page = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
-    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    rows = [line for line in page.splitlines() if line.startswith("| `") and line.count("|") == 4]
     assert rows == [f"| `{each.name}` | {each.family} | {each.aim} |" for each in ALL]
 
 
@@ -62,7 +62,7 @@ def test_a_wrong_use_is_explained(
 
 
 def test_a_report_counts_verdicts_and_names_what_is_broken() -> None:
-    broken = AttackResult("x", "y", Verdict.BROKEN, ("read",), 9.0, 1.0, 9.0, 400, 3, 50.0, 90.0)
+    broken = AttackResult("x", "y", AttackVerdict.BROKEN, ("read",), 9.0, 1.0, 9.0, 400, 3, 50.0, 90.0)
     made = report.report_of("car.toml", [RESULT, broken], {"sd-hijack": "SOME/IP service discovery"})
     assert (made.held, made.broken) == (1, 1)
     assert report.summary(made) == "1 held, 1 broken, 1 do not apply\nbroken: x"

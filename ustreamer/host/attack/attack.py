@@ -35,7 +35,7 @@ class Attack(msgspec.Struct, frozen=True):
     """One attack. `aim` is what the attacker tries, a sentence without a subject.
 
     `run` attacks for one window, `Scene.seconds`. It returns the effect of the attack: "" if it has none, else a clause
-    such as "a stranger read the routes". The probe measures the vehicle path meanwhile.
+    such as "an outsider read the routes". The probe measures the vehicle path meanwhile.
     """
 
     name: str

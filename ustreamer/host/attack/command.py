@@ -21,9 +21,9 @@ from ustreamer.host.attack.streamer_copy import StreamerCopy
 from ustreamer.host.attack.target import NoVehiclePath, Target
 from ustreamer.host.attack.verdicts import (
     AttackResult,
+    AttackVerdict,
     Measurement,
-    Verdict,
-    Window,
+    StreamWindow,
     is_noise,
     judge,
     memory_limit,
@@ -95,7 +95,7 @@ def _attack_all(
             results.append(result)
             if not quiet:
                 print(reports.row(result), flush=True)
-            if result.verdict is Verdict.BROKEN and not bench.is_sound():
+            if result.verdict is AttackVerdict.BROKEN and not bench.is_sound():
                 current.close()
                 bench = None
     return results, absent
@@ -161,7 +161,7 @@ class Bench:
             self._streamer.is_alive,
         )
 
-    def _quiet_window(self) -> Window:
+    def _quiet_window(self) -> StreamWindow:
         self._probe.take()
         self._scene.hold()
         return self._probe.take()

@@ -9,7 +9,7 @@ from typing import Final, Self
 import msgspec
 
 from ustreamer.host.attack.target import Target
-from ustreamer.host.attack.verdicts import Window
+from ustreamer.host.attack.verdicts import StreamWindow
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
 
@@ -84,14 +84,14 @@ class VehicleProbe:
             raise UStatusError(UCode.UNAVAILABLE, f"the vehicle path carries nothing: {answer.strip()}")
         return self
 
-    def take(self) -> Window:
+    def take(self) -> StreamWindow:
         """The messages since the last call. Waits up to half a second for those on their way."""
         self._requests.write("take\n")
         self._requests.flush()
         line = self._answers.readline()
         if not line:
             raise UStatusError(UCode.UNAVAILABLE, "the probe of the vehicle path has ended")
-        return msgspec.json.decode(line, type=Window)
+        return msgspec.json.decode(line, type=StreamWindow)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from ustreamer.host.attack.probe import PROBE_ENTITY, PROBE_HZ, READY, ProbePlan
-from ustreamer.host.attack.verdicts import Window, window
+from ustreamer.host.attack.verdicts import StreamWindow, window
 from ustreamer.host.demo.apps import DemoApp
 from ustreamer.host.demo.chassis import PeriodicTicks
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
@@ -97,7 +97,7 @@ class Probe:
             self._latencies_ns.setdefault(number, now_ns - sent_ns)
         self._arrived.set()
 
-    def take(self) -> Window:
+    def take(self) -> StreamWindow:
         """The window since the last call."""
         with self._lock:
             first, end, self._taken = self._taken, self._sent, self._sent
@@ -117,7 +117,11 @@ class Probe:
 
 def _bound(address: tuple[str, int]) -> socket.socket:
     bound = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    bound.bind(address)
+    try:
+        bound.bind(address)
+    except OSError:
+        bound.close()
+        raise
     return bound
 
 

@@ -7,7 +7,7 @@ from textwrap import shorten
 import msgspec
 
 from ustreamer.host.attack.attack import Attack
-from ustreamer.host.attack.verdicts import AttackResult, Verdict
+from ustreamer.host.attack.verdicts import AttackResult, AttackVerdict
 
 _REASON_WIDTH = 100
 
@@ -23,7 +23,7 @@ class AttackReport(msgspec.Struct, frozen=True):
 
 
 def report_of(config: str, results: Sequence[AttackResult], not_applicable: dict[str, str]) -> AttackReport:
-    held = sum(each.verdict is Verdict.HELD for each in results)
+    held = sum(each.verdict is AttackVerdict.HELD for each in results)
     return AttackReport(config, held, len(results) - held, tuple(results), not_applicable)
 
 
@@ -42,7 +42,7 @@ def row(result: AttackResult) -> str:
 
 def summary(report: AttackReport) -> str:
     lines = [f"{report.held} held, {report.broken} broken, {len(report.not_applicable)} do not apply"]
-    broken = [each.name for each in report.attacks if each.verdict is Verdict.BROKEN]
+    broken = [each.name for each in report.attacks if each.verdict is AttackVerdict.BROKEN]
     if broken:
         lines.append(f"broken: {' '.join(broken)}")
     return "\n".join(lines)

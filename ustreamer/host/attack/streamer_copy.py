@@ -52,13 +52,14 @@ class StreamerCopy:
         self._lines: SimpleQueue[str] = SimpleQueue()
 
     def __enter__(self) -> Self:
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _USTREAMER, "run", str(self.path), "--drain", "1"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=(self.path.parent / "log").open("wb"),
-            text=True,
-        )
+        with (self.path.parent / "log").open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _USTREAMER, "run", str(self.path), "--drain", "1"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
         assert self._process.stdout is not None
         Thread(target=_read_lines, args=(self._process.stdout, self._lines), daemon=True).start()
         with suppress(Empty):

@@ -14,7 +14,7 @@ from ustreamer.transports.someip.protocol.addresses import Address, parse_addres
 from ustreamer.transports.zenoh.config import ZenohEndpoint
 from ustreamer.uprotocol.uuri import ANY_AUTHORITY, UUri
 
-STRANGER: Final = "stranger.example"
+OUTSIDER: Final = "outsider.example"
 """The authority of an attacker where the configuration names none."""
 
 
@@ -28,7 +28,7 @@ class ZenohPlace(msgspec.Struct, frozen=True):
     @property
     def authority(self) -> str:
         """The authority of an attacker there."""
-        return next((each for each in self.authorities if each != ANY_AUTHORITY), STRANGER)
+        return next((each for each in self.authorities if each != ANY_AUTHORITY), OUTSIDER)
 
 
 class SomeipPlace(msgspec.Struct, frozen=True):

@@ -26,12 +26,12 @@ machine stalls."""
 _NS_PER_MS: Final = 1_000_000
 
 
-class Verdict(StrEnum):
+class AttackVerdict(StrEnum):
     HELD = "held"
     BROKEN = "broken"
 
 
-class Window(msgspec.Struct, frozen=True):
+class StreamWindow(msgspec.Struct, frozen=True):
     """Part of the stream. `foreign` are messages of its topic that the probe did not send."""
 
     sent: int
@@ -44,8 +44,8 @@ class Window(msgspec.Struct, frozen=True):
 class Measurement(msgspec.Struct, frozen=True):
     """One attack: windows without and with it in turn, the memory before and after it, and its own effect."""
 
-    quiet: Sequence[Window]
-    attacked: Sequence[Window]
+    quiet: Sequence[StreamWindow]
+    attacked: Sequence[StreamWindow]
     memory_before: int
     memory_after: int
     effect: str = ""
@@ -57,7 +57,7 @@ class AttackResult(msgspec.Struct, frozen=True):
 
     name: str
     family: str
-    verdict: Verdict
+    verdict: AttackVerdict
     reasons: tuple[str, ...]
     p99_ratio: float
     quiet_p99_ms: float
@@ -68,10 +68,10 @@ class AttackResult(msgspec.Struct, frozen=True):
     memory_after_mb: float
 
 
-def window(latencies_ns: Sequence[int], sent: int, foreign: int) -> Window:
+def window(latencies_ns: Sequence[int], sent: int, foreign: int) -> StreamWindow:
     """The window of `sent` messages, of which those with a latency arrived."""
     ordered = sorted(latencies_ns)
-    return Window(
+    return StreamWindow(
         sent,
         sent - len(ordered),
         foreign,
@@ -99,7 +99,7 @@ def judge(name: str, family: str, measured: Measurement) -> AttackResult:
     return AttackResult(
         name,
         family,
-        Verdict.BROKEN if reasons else Verdict.HELD,
+        AttackVerdict.BROKEN if reasons else AttackVerdict.HELD,
         reasons,
         round(attacked_p99 / quiet_p99, 2) if quiet_p99 else 0.0,
         round(quiet_p99, 2),

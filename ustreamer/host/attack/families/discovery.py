@@ -59,7 +59,7 @@ def _session(number: int) -> int:
 
 
 def offers(scene: Scene, number: int, host: str) -> bytes:
-    """Offers of services that nobody wants, 30 in a message."""
+    """Offers of services without any use, 30 in a message."""
     entries = b"".join(sd_entry(OFFER, (number * 30 + each) % 0xF000, 3) for each in range(30))
     return sd_message(entries, endpoint_option((host, 30_000)), session=_session(number))
 

@@ -117,7 +117,7 @@ def malformed_tokens(scene: Scene) -> str:
 
 
 def slow_reader(scene: Scene) -> str:
-    """A subscriber of the vehicle topic that stops reading: it must delay nobody."""
+    """A subscriber of the vehicle topic that stops reading: it must delay no other one."""
     node, released = scene.new_node(), Event()
 
     def block(_: Any) -> None:
@@ -149,7 +149,7 @@ ATTACKS: Final = (
     Attack(
         "publication-flood",
         FAMILY,
-        "publish 2 000 messages a second that nobody subscribed",
+        "publish 2 000 messages a second without a subscriber",
         (Need.ZENOH,),
         publications,
     ),

@@ -16,7 +16,6 @@ from ustreamer.host.attack.scene import Scene
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 
 FAMILY: Final = "local access"
-_NOBODY: Final = 65_534
 _OTHERS: Final = 0o007
 _TIMEOUT_S: Final = 5.0
 _RECOVERY_NS: Final = 5_000_000_000
@@ -29,7 +28,7 @@ with socket.socket(socket.AF_UNIX) as s:
 
 
 def admin_socket(scene: Scene) -> str:
-    """As the user nobody, if this process may become it; else by the mode of the socket."""
+    """As the user with the id 65534, if this process may become it. Else by the mode of the socket."""
     path = scene.target.state_dir / SOCKET
     if os.geteuid() == 0:
         done = subprocess.run(

@@ -108,7 +108,7 @@ def unknown_types(scene: Scene, number: int) -> bytes:
 
 
 def unread_replies(scene: Scene, number: int) -> bytes:
-    """Requests whose error replies nobody reads."""
+    """Requests with error replies that stay unread."""
     return frame(0x7777, 1, REQUEST, client=5) * 200
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages with the source of somebody else: of the ECU, of the streamer, of no network at all."""
+"""Messages with a foreign source: an ECU, the streamer, an authority of no network."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -38,7 +38,7 @@ def publish_as_streamer(scene: Scene) -> str:
 
 
 def publish_without_authority(scene: Scene) -> str:
-    """The key names the ECU; the attributes name nobody, so the authority would come from the key."""
+    """The key names the ECU. The attributes have no authority, so it would come from the key."""
     attributes = publication(msgspec.structs.replace(scene.topic, authority_name=""))
     for _ in scene.paced(_RATE):
         scene.outsider.send(attributes, scene.forged, key=key_of(publication(scene.topic)))
@@ -66,7 +66,7 @@ def notify_as_usubscription(scene: Scene) -> str:
 
 
 def respond_as_ecu(scene: Scene) -> str:
-    """Responses to calls that nobody made, with ids of this moment."""
+    """Responses without a call, with ids of this moment."""
     method = scene.topic.with_resource(1)
     seen: list[object] = []
     scene.bystander.transport.register_listener(method, scene.bystander.address, seen.append)
@@ -79,7 +79,7 @@ def respond_as_ecu(scene: Scene) -> str:
 
 
 def subscribe_from_nowhere(scene: Scene) -> str:
-    """An authority that the configuration does not name; the attacker also hears its responses."""
+    """An authority that the configuration does not name; the attacker also receives its responses."""
     source = UUri(_NOWHERE, 0xBAD, 1, 0)
     request = pb.SubscriptionRequest(topic=scene.topic.to_pb()).SerializeToString()
     method = scene.target.usubscription_address.with_resource(SUBSCRIBE)

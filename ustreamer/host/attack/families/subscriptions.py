@@ -51,7 +51,7 @@ def reset(scene: Scene) -> str:
     own = scene.outsider.address
     for source in (own, UUri(own.authority_name, 0, 3, 0)):
         if succeeded(scene.outsider.call(_method(scene, RESET), source=source)):
-            return "a stranger ended the subscriptions of all"
+            return "an outsider ended the subscriptions of all"
     return ""
 
 
@@ -90,12 +90,12 @@ def permission_lie(scene: Scene) -> str:
 
 def fetch_routes(scene: Scene) -> str:
     response = scene.outsider.call(scene.target.own_service.with_resource(FETCH_ROUTES))
-    return "a stranger read the routes of all networks" if succeeded(response) else ""
+    return "an outsider read the routes of all networks" if succeeded(response) else ""
 
 
 def fetch_statistics(scene: Scene) -> str:
     response = scene.outsider.call(scene.target.own_service.with_resource(FETCH_STATISTICS))
-    return "a stranger read the statistics of all networks" if succeeded(response) else ""
+    return "an outsider read the statistics of all networks" if succeeded(response) else ""
 
 
 def call_any_method(scene: Scene) -> str:
@@ -104,13 +104,13 @@ def call_any_method(scene: Scene) -> str:
     response = scene.outsider.call(method, wait_s=1.0, ttl=500)
     code = None if response is None else response.attributes.commstatus
     denied = code in {UCode.PERMISSION_DENIED, UCode.UNAUTHENTICATED}
-    return "" if denied else f"a stranger's call of {method} was not denied"
+    return "" if denied else f"a outsider's call of {method} was not denied"
 
 
 def subscribe_everything(scene: Scene) -> str:
     everything = UUri("*", ANY_ENTITY, ANY_VERSION, ANY_RESOURCE)
     if succeeded(scene.outsider.call(_method(scene, SUBSCRIBE), _subscription(everything))):
-        return "a stranger subscribed all topics of all networks at once"
+        return "an outsider subscribed all topics of all networks at once"
     return ""
 
 
