@@ -71,13 +71,14 @@ interop: $(DEV) ## other people's SOME/IP: tshark, ECUs in network namespaces, a
 	    echo 'no tshark, or no ip: what needs them is skipped'
 	@$(BIN)/python -m pytest -q -rs $(INTEROP) $(ARGS)
 
-lint: $(DEV) ## ruff, mypy --strict, import contracts
+lint: $(DEV) ## ruff, mypy --strict, import contracts, licences at run time
 	$(call check,ruff check,$(BIN)/ruff check -q)
 	$(call check,ruff format,$(BIN)/ruff format -q --check)
 	$(call check,mypy,$(BIN)/mypy -n 2)
 	@# Two plugins may have a tests/test_plugin.py each; to mypy that is one module twice, so: one run each.
 	$(foreach t,$(wildcard plugins/*/tests) pipeline/tests,$(call check,mypy $(t),$(BIN)/mypy $(t))$(newline))
 	$(call check,import contracts,$(BIN)/lint-imports --no-cache)
+	$(call check,licences,$(BIN)/python -m release.licences)
 
 conformance: $(DEV) ## rebuild docs/conformance.md and docs/someip-conformance.md: each rule, its code, its tests, their result
 	@$(BIN)/python -m tests.conformance $(ARGS)
