@@ -226,6 +226,7 @@ def dependencies_of(
 
 OWN_DISTRIBUTIONS = (
     "ustreamer",
+    "ustreamer-mqtt",
     "ustreamer-payloads",
     "ustreamer-recorder",
     "ustreamer-wamp",

@@ -25,6 +25,7 @@ COMPONENTS = {
     "dead_letters",
     "egress",
     "local",
+    "mqtt",
     "observe",
     "plugins",
     "recorder",
@@ -112,6 +113,7 @@ def config_keys(kind: object, seen: set[object]) -> Iterator[str]:
 
 def config_structs() -> list[type]:
     """The types of all sections: the file itself, endpoints of every transport, plugins of every distribution."""
+    from ustreamer_mqtt.config import MqttEndpoint
     from ustreamer_payloads.plugin import PayloadsPlugin
     from ustreamer_recorder.config import RecorderConfig
     from ustreamer_throttle.plugin import ThrottlePlugin
@@ -125,6 +127,7 @@ def config_structs() -> list[type]:
         StreamerConfig,
         SomeipEndpoint,
         ZenohEndpoint,
+        MqttEndpoint,
         PayloadsPlugin.Config,
         RecorderConfig,
         ThrottlePlugin.Config,

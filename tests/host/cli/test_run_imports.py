@@ -101,6 +101,7 @@ def test_a_streamer_loads_what_its_configuration_names(loaded: frozenset[str]) -
         "ustreamer.transports.someip.sd.options",
         "ustreamer.transports.someip.sd.settings",
         "ustreamer.transports.someip.sd.sockets",
+        "ustreamer_mqtt",
         "ustreamer_payloads",
         "ustreamer_recorder",
         "ustreamer_usubscription.commands",

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ustreamer.host.config.document import KeyPath, TomlDocument
     from ustreamer.host.config.validation import Problems
 
-SECRET_KEYS: Final = frozenset({"ticket", "ticket_sha256", "secret", "derived_key"})
+SECRET_KEYS: Final = frozenset({"ticket", "ticket_sha256", "secret", "derived_key", "password"})
 """The keys whose values are secrets, in any section."""
 _SOURCES: Final = ("env", "file")
 _MAX_BYTES: Final = 65_536
@@ -30,7 +30,7 @@ def is_secret_key(key: object) -> bool:
         return False
     import difflib
 
-    names = (*SECRET_KEYS, "password", "token", "salt")
+    names = (*SECRET_KEYS, "token", "salt")
     return bool(difflib.get_close_matches(key.lower(), names, n=1, cutoff=0.7))
 
 

@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sent messages that the broker has not acknowledged, and the window for them.
+
+    send -> pending -> on the wire (at most the broker's Receive Maximum) -> PUBACK -> confirmed
+
+In: messages (`send`), acknowledgements, the state of the connection. Out: messages for the client library, and for the
+`SentStore` of a durable endpoint what waits for more than 50 ms, or for a connection.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from threading import Condition
+from typing import Final
+
+from ustreamer.core.base.log_limit import limited
+from ustreamer.transport_port import SentStore
+from ustreamer.uprotocol.umessage import UMessage
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
+from ustreamer.uprotocol.uuid import UUID
+from ustreamer_mqtt.reason_codes import FIRST_FAILURE, ucode_of
+
+log = logging.getLogger("ustreamer.mqtt")
+
+OVERHEAD_BYTES: Final = 200
+"""Of each message, as the egress queues count it."""
+_OVERDUE_NS: Final = 50_000_000
+_ROUTE: Final = "unconfirmed"
+_WAIT_S: Final = 5.0
+_STORE_MS: Final = 25
+
+
+class _Sent:
+    """A message that the broker has not acknowledged."""
+
+    __slots__ = ("is_kept", "message", "properties", "sent_ns", "size", "topic")
+
+    def __init__(self, message: UMessage, topic: str, properties: bytes, sent_ns: int) -> None:
+        self.message = message
+        self.topic = topic
+        self.properties = properties
+        self.sent_ns = sent_ns
+        self.size = len(message.payload) + OVERHEAD_BYTES
+        self.is_kept = False
+
+
+class UnconfirmedMessages:
+    """The window of one endpoint. `confirmed` counts acknowledgements, `refused` those that are a refusal."""
+
+    def __init__(
+        self,
+        endpoint: str,
+        max_messages: int,
+        max_bytes: int,
+        monotonic_ns: Callable[[], int],
+        publish: Callable[[str, bytes, bytes], int | None],
+    ) -> None:
+        """`publish(topic, payload, properties)` returns a packet id; None if there is no free one."""
+        self.sent = self.confirmed = self.refused = 0
+        self.store: SentStore | None = None
+        self._endpoint = endpoint
+        self._max_messages = max_messages
+        self._max_bytes = max_bytes
+        self._monotonic_ns = monotonic_ns
+        self._publish = publish
+        # Never held while a store or a listener is called. The library's locks are taken inside it, never around it.
+        self._changed = Condition()
+        self._is_up = False
+        self._is_closed = False
+        self._receive_maximum = 1
+        self._on_wire: dict[int, _Sent] = {}
+        """By packet id, in order of the sends."""
+        self._pending: deque[_Sent] = deque()
+        self._ids: dict[UUID, _Sent] = {}
+        self._bytes = 0
+        self._waiting = 0
+        """Threads that wait for room."""
+        self._released: list[UUID] = []
+        """Confirmed messages that the store still has."""
+
+    # --- sending, on any thread ---------------------------------------------------------------------------------------
+
+    def send(self, message: UMessage, topic: str, properties: bytes, *, may_wait: bool = True) -> None:
+        """Send a message, or queue it behind those that the broker has to acknowledge first.
+
+        Waits for room in the window for 5 s at most. Raises UStatusError(UNAVAILABLE) without room or connection.
+        """
+        sent = _Sent(message, topic, properties, self._monotonic_ns())
+        with self._changed:
+            if may_wait and self._is_up and not self._has_room(sent.size):
+                self._waiting += 1
+                self._changed.wait_for(lambda: not self._is_up or self._has_room(sent.size), _WAIT_S)
+                self._waiting -= 1
+            if not self._is_up:
+                raise UStatusError(
+                    UCode.UNAVAILABLE, f"endpoint {self._endpoint!r}: not connected to the broker"
+                )
+            if not self._has_room(sent.size):
+                text = f"{len(self._ids)} messages without an acknowledgement of the broker"
+                raise UStatusError(UCode.UNAVAILABLE, f"endpoint {self._endpoint!r}: {text}")
+            self._pending.append(sent)
+            self._ids[message.id] = sent
+            self._bytes += sent.size
+            self.sent += 1
+            self._pump()
+
+    def _has_room(self, size: int) -> bool:
+        count = len(self._on_wire) + len(self._pending)
+        return not count or (count < self._max_messages and self._bytes + size <= self._max_bytes)
+
+    def _pump(self) -> None:
+        """Give the library what the broker takes now."""
+        pending, on_wire = self._pending, self._on_wire
+        while pending and self._is_up and len(on_wire) < self._receive_maximum:
+            sent = pending[0]
+            mid = self._publish(sent.topic, sent.message.payload, sent.properties)
+            if (
+                mid is None
+            ):  # 65 535 ids, of which the last one in use is the next one: an acknowledgement frees it
+                return
+            pending.popleft()
+            on_wire[mid] = sent
+
+    def window_bytes(self) -> int:
+        """As `EndpointTransport.send_window`: a payload of any size counts `OVERHEAD_BYTES` extra."""
+        if not self._is_up:
+            return 0
+        free = self._max_messages - len(self._on_wire) - len(self._pending)
+        return max(0, min(free * OVERHEAD_BYTES, self._max_bytes - self._bytes))
+
+    # --- the loop thread ----------------------------------------------------------------------------------------------
+
+    def on_connack(self, receive_maximum: int) -> bool:
+        """The broker takes so many messages at once. True: fewer than the library has, which must forget them."""
+        with self._changed:
+            self._receive_maximum = receive_maximum
+            if len(self._on_wire) <= receive_maximum:
+                return False
+            self._pending.extendleft(reversed(self._on_wire.values()))
+            self._on_wire.clear()
+            return True
+
+    def on_up(self) -> None:
+        with self._changed:
+            self._is_up = not self._is_closed
+            self._pump()
+
+    def on_down(self) -> None:
+        """Wakes the threads that wait for room."""
+        with self._changed:
+            self._is_up = False
+            self._changed.notify_all()
+
+    def on_acknowledged(self, acknowledgements: Sequence[tuple[int, int]]) -> None:
+        """The broker acknowledged these packet ids, or refused them."""
+        refused = None
+        with self._changed:
+            for mid, reason in acknowledgements:
+                sent = self._on_wire.pop(mid, None)
+                if sent is None:
+                    continue
+                self._forget(sent)
+                if reason >= FIRST_FAILURE:
+                    self.refused += 1
+                    refused = refused or (sent, reason)
+                else:
+                    self.confirmed += 1
+            self._pump()
+            if self._waiting:
+                self._changed.notify_all()
+        if refused is not None:
+            sent, reason = refused
+            extra = {"endpoint": self._endpoint, "topic": sent.topic, "message_id": str(sent.message.id)}
+            why = f"{ucode_of(reason).name} (0x{reason:02X})"
+            log.warning("mqtt.message_refused", extra={**extra, "reason": why, **limited(self._endpoint)})
+
+    def _forget(self, sent: _Sent) -> None:
+        self._bytes -= sent.size
+        if self._ids.get(sent.message.id) is sent:
+            del self._ids[sent.message.id]
+        if sent.is_kept:
+            self._released.append(sent.message.id)
+
+    def service(self) -> int | None:
+        """Keep in the store what waits for too long, and release what is confirmed. Returns the time to the next call.
+
+        In ms; None if nothing waits, or there is no store.
+        """
+        store = self.store
+        if store is None or not (self._ids or self._released):
+            return None
+        before_ns = self._monotonic_ns() - _OVERDUE_NS
+        with self._changed:
+            released, self._released = self._released, []
+            overdue = [
+                each
+                for each in self._in_order()
+                if not each.is_kept and (not self._is_up or each.sent_ns < before_ns)
+            ]
+        if released and not store.release(_ROUTE, released):
+            with self._changed:
+                self._released[:0] = released
+        if overdue and store.keep(_ROUTE, [each.message for each in overdue]):
+            with self._changed:
+                for each in overdue:
+                    each.is_kept = True
+                    if self._ids.get(each.message.id) is not each:  # confirmed meanwhile
+                        self._released.append(each.message.id)
+        return _STORE_MS
+
+    # --- reading and ending -------------------------------------------------------------------------------------------
+
+    def _in_order(self) -> Iterator[_Sent]:
+        return chain(self._on_wire.values(), self._pending)
+
+    def is_unconfirmed(self, id: UUID) -> bool:
+        return id in self._ids
+
+    @property
+    def count(self) -> int:
+        return len(self._on_wire) + len(self._pending)
+
+    @property
+    def bytes(self) -> int:
+        return self._bytes
+
+    def wait_confirmed(self, timeout_s: float) -> None:
+        """Wait until the broker has acknowledged everything, or the connection is lost."""
+        with self._changed:
+            self._waiting += 1
+            self._changed.wait_for(lambda: not (self._is_up and self.count), timeout_s)
+            self._waiting -= 1
+
+    def close(self) -> None:
+        """Accept nothing more. May be repeated."""
+        self._is_closed = True
+        self.on_down()
+
+    def messages(self) -> list[UMessage]:
+        """All of them, in order of their sends."""
+        with self._changed:
+            return [each.message for each in self._in_order()]
