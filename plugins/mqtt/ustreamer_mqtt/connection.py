@@ -32,7 +32,7 @@ from ustreamer.core.base.log_limit import limited
 from ustreamer.transport_port import EndpointContext
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer_mqtt.config import MqttEndpoint
-from ustreamer_mqtt.reason_codes import FIRST_FAILURE, ucode_of
+from ustreamer_mqtt.reason_codes import FIRST_FAILURE, PASSING, ucode_of
 
 log = logging.getLogger("ustreamer.mqtt")
 
@@ -96,7 +96,7 @@ class PackedProperties(Properties):
     __setattr__ = object.__setattr__
 
 
-class Connection:
+class BrokerConnection:
     """One client of one broker. `open` starts the thread, `close` ends it."""
 
     def __init__(
@@ -233,7 +233,7 @@ class Connection:
         else:
             log.warning("mqtt.not_connected", extra={**extra, **limited(self._name)})
         if not self._first_result.is_set():
-            if error.code is not UCode.UNAVAILABLE:
+            if error.code not in PASSING:
                 self._first_error = error
             self._first_result.set()
 

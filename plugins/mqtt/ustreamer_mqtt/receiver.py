@@ -145,7 +145,7 @@ class _RecentIds:
             self._old, self._young = self._young, set()
 
 
-class Receiver:
+class PacketReceiver:
     """The receiving thread of one endpoint."""
 
     def __init__(

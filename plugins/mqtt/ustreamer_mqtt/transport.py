@@ -28,9 +28,9 @@ from ustreamer.uprotocol.utransport import Listener
 from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import ANY_AUTHORITY, UUri, check_authority
 from ustreamer_mqtt.config import MqttEndpoint
-from ustreamer_mqtt.connection import Connection, tls_context
+from ustreamer_mqtt.connection import BrokerConnection, tls_context
 from ustreamer_mqtt.encoder import MessageEncoder
-from ustreamer_mqtt.receiver import Receiver
+from ustreamer_mqtt.receiver import PacketReceiver
 from ustreamer_mqtt.topics import filters_of
 from ustreamer_mqtt.unconfirmed import UnconfirmedMessages
 
@@ -55,7 +55,7 @@ class MqttTransport(EndpointTransport):
         self._config = config
         self._name = context.name
         self._listeners = ListenerTable(self, context.authority, self._on_listener_error)
-        self._connection = Connection(config, context, filters_of(config), self)
+        self._connection = BrokerConnection(config, context, filters_of(config), self)
         self._encoder = MessageEncoder(config, context.authority)
         self._unconfirmed = UnconfirmedMessages(
             context.name,
@@ -64,7 +64,7 @@ class MqttTransport(EndpointTransport):
             context.clock.monotonic_ns,
             self._connection.publish,
         )
-        self._receiver = Receiver(
+        self._receiver = PacketReceiver(
             config, context, self._listeners, self._connection.acknowledge, self._connection.wake
         )
         self._link_watchers: list[Callable[[bool], None]] = []

@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The window of messages that the broker has not acknowledged, without a broker."""
+
+import threading
+from collections.abc import Collection, Hashable, Sequence
+
+import pytest
+from ustreamer_mqtt.unconfirmed import OVERHEAD_BYTES, UnconfirmedMessages
+
+from tests.waiting import wait_until
+from ustreamer.core.base.clock import ManualClock
+from ustreamer.testing.messages import TOPIC, new_id
+from ustreamer.uprotocol.umessage import UMessage, publish
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
+from ustreamer.uprotocol.uuid import UUID
+
+
+class FakeStore:
+    """A SentStore in memory. While it is `busy` it refuses."""
+
+    def __init__(self) -> None:
+        self.kept: list[UUID] = []
+        self.busy = False
+
+    def keep(self, route: Hashable, messages: Sequence[UMessage]) -> bool:
+        if not self.busy:
+            self.kept += [each.id for each in messages]
+        return not self.busy
+
+    def release(self, route: Hashable, ids: Collection[UUID] | None = None) -> bool:
+        if not self.busy:
+            self.kept = [each for each in self.kept if ids is not None and each not in ids]
+        return not self.busy
+
+
+class Rig:
+    """A window, and a library that gives packet ids from 1."""
+
+    def __init__(self, messages: int = 4, size: int = 1_000_000, receive_maximum: int = 2) -> None:
+        self.clock = ManualClock()
+        self.published: list[bytes] = []
+        self.has_id = True
+        self.window = UnconfirmedMessages(
+            "net", messages, size, self.clock.clock().monotonic_ns, self.publish
+        )
+        self.window.on_connack(receive_maximum)
+        self.window.on_up()
+
+    def publish(self, topic: str, payload: bytes, properties: bytes) -> int | None:
+        if not self.has_id:
+            return None
+        self.published.append(payload)
+        return len(self.published)
+
+    def send(self, number: int) -> UMessage:
+        message = publish(new_id(), TOPIC, b"%d" % number)
+        self.window.send(message, "topic", b"", may_wait=False)
+        return message
+
+    def acknowledge(self, *mids: int, reason: int = 0) -> None:
+        self.window.on_acknowledged([(mid, reason) for mid in mids])
+
+
+def test_the_library_gets_no_more_than_the_broker_takes() -> None:
+    rig = Rig()
+    for number in range(4):
+        rig.send(number)
+    assert rig.published == [b"0", b"1"]
+    rig.acknowledge(1)
+    assert rig.published == [b"0", b"1", b"2"]
+    rig.acknowledge(2, 3)
+    assert rig.published == [b"0", b"1", b"2", b"3"]
+    rig.acknowledge(4)
+    assert (rig.window.confirmed, rig.window.count, rig.window.bytes) == (4, 0, 0)
+
+
+def test_a_full_window_is_unavailable_and_says_why() -> None:
+    rig = Rig()
+    assert rig.window.window_bytes() == 4 * OVERHEAD_BYTES
+    for number in range(4):
+        rig.send(number)
+    assert rig.window.window_bytes() == 0
+    with pytest.raises(UStatusError, match="'net': 4 messages without an acknowledgement") as refused:
+        rig.send(5)
+    assert refused.value.code is UCode.UNAVAILABLE
+    assert rig.window.sent == 4
+
+
+def test_a_window_has_bytes_too_and_one_message_always_fits() -> None:
+    rig = Rig(size=OVERHEAD_BYTES)
+    large = publish(new_id(), TOPIC, bytes(OVERHEAD_BYTES))
+    rig.window.send(large, "topic", b"", may_wait=False)
+    with pytest.raises(UStatusError, match="UNAVAILABLE"):
+        rig.send(1)
+
+
+def test_a_sender_waits_for_room() -> None:
+    rig = Rig(messages=1)
+    rig.send(0)
+    message = publish(new_id(), TOPIC, b"1")
+    sender = threading.Thread(target=lambda: rig.window.send(message, "topic", b""))
+    sender.start()
+    wait_until(lambda: rig.window._waiting, "the sender")
+    rig.acknowledge(1)
+    sender.join(10)
+    assert rig.published == [b"0", b"1"]
+
+
+def test_a_lost_connection_ends_the_wait() -> None:
+    rig = Rig(messages=1)
+    rig.send(0)
+    refused: list[UCode] = []
+
+    def send() -> None:
+        with pytest.raises(UStatusError) as error:
+            rig.window.send(publish(new_id(), TOPIC), "topic", b"")
+        refused.append(error.value.code)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    wait_until(lambda: rig.window._waiting, "the sender")
+    rig.window.on_down()
+    sender.join(10)
+    assert refused == [UCode.UNAVAILABLE]
+    assert rig.window.window_bytes() == 0
+
+
+def test_after_an_outage_the_library_repeats_what_it_has() -> None:
+    rig = Rig()
+    sent = [rig.send(number) for number in range(4)]
+    rig.window.on_down()
+    assert rig.window.on_connack(2) is False
+    rig.window.on_up()
+    assert rig.published == [b"0", b"1"]  # the library sends these itself
+    assert rig.window.messages() == sent
+
+
+def test_a_broker_that_takes_less_gets_the_messages_again_in_their_order() -> None:
+    rig = Rig()
+    sent = [rig.send(number) for number in range(4)]
+    rig.window.on_down()
+    assert rig.window.on_connack(1) is True
+    assert rig.window.messages() == sent
+    rig.window.on_up()
+    assert rig.published == [b"0", b"1", b"0"]
+    rig.acknowledge(3)
+    assert rig.published[-1] == b"1"
+    assert rig.window.messages() == sent[1:]
+
+
+def test_without_a_free_packet_id_a_message_waits() -> None:
+    rig = Rig()
+    rig.send(0)
+    rig.has_id = False
+    rig.send(1)
+    assert rig.published == [b"0"]
+    rig.has_id = True
+    rig.acknowledge(1)
+    assert rig.published == [b"0", b"1"]
+
+
+def test_a_refused_message_is_counted_and_not_sent_again(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig()
+    rig.send(0)
+    rig.acknowledge(1, reason=0x87)
+    rig.acknowledge(1)  # nobody waits for it any more
+    assert (rig.window.refused, rig.window.confirmed, rig.window.count) == (1, 0, 0)
+    (record,) = caplog.records
+    assert record.msg == "mqtt.message_refused"
+    assert record.__dict__["reason"] == "PERMISSION_DENIED (0x87)"
+
+
+def test_a_success_without_subscribers_is_a_confirmation() -> None:
+    rig = Rig()
+    rig.send(0)
+    rig.acknowledge(1, reason=0x10)
+    assert (rig.window.refused, rig.window.confirmed) == (0, 1)
+
+
+def test_the_store_gets_what_waits_for_too_long_until_it_is_confirmed() -> None:
+    rig = Rig()
+    store = rig.window.store = FakeStore()
+    assert rig.window.service() is None
+    first = rig.send(0)
+    assert rig.window.service() == 25
+    assert store.kept == []
+    assert rig.window.is_unconfirmed(first.id)
+    rig.clock.advance(ms=51)
+    second = rig.send(1)
+    rig.window.service()
+    assert store.kept == [first.id]
+    rig.window.on_down()
+    rig.window.service()
+    assert store.kept == [first.id, second.id]
+    rig.window.on_up()
+    rig.acknowledge(1)
+    store.busy = True
+    rig.window.service()
+    store.busy = False
+    rig.window.service()
+    assert store.kept == [second.id]
+    assert not rig.window.is_unconfirmed(first.id)
+
+
+def test_what_a_busy_store_refuses_is_offered_again() -> None:
+    rig = Rig()
+    store = rig.window.store = FakeStore()
+    store.busy = True
+    message = rig.send(0)
+    rig.window.on_down()
+    rig.window.service()
+    store.busy = False
+    rig.window.service()
+    assert store.kept == [message.id]
+
+
+def test_after_a_close_nothing_is_accepted_and_the_rest_is_known() -> None:
+    rig = Rig()
+    sent = [rig.send(number) for number in range(3)]
+    rig.window.close()
+    rig.window.on_up()
+    with pytest.raises(UStatusError, match="UNAVAILABLE"):
+        rig.send(3)
+    assert rig.window.messages() == sent
