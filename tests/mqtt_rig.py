@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A real MQTT broker, mosquitto, as a process of a test, and an MQTT client that is not the plugin's."""
 
+import os
 import shutil
 import signal
 import socket
@@ -43,6 +44,9 @@ class Mosquitto:
             f"persistence_location {self._directory}/",
             "max_queued_messages 100000",
             *anonymous,
+            *(
+                ["user root"] if os.geteuid() == 0 else []
+            ),  # else it becomes a user that may not read our files
             *lines,
         ]
         self._config.write_text("\n".join(text) + "\n", encoding="utf-8")

@@ -436,6 +436,17 @@ def _set_no_delay(client: Client, userdata: Any, sock: Any) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
+class _ClosingSocket(ssl.SSLSocket):
+    """Closed when its handshake fails: the library forgets it then."""
+
+    def do_handshake(self, block: bool = False) -> None:
+        try:
+            super().do_handshake(block)
+        except (OSError, ValueError):
+            self.close()
+            raise
+
+
 def tls_context(config: MqttEndpoint) -> ssl.SSLContext:
     """The settings of TLS. Raises UStatusError(INVALID_ARGUMENT) that names the file."""
     tls = config.tls
@@ -443,6 +454,7 @@ def tls_context(config: MqttEndpoint) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=None if tls is None else tls.ca)
         if tls is not None and tls.certificate is not None:
             context.load_cert_chain(tls.certificate, tls.key, password=_no_password)
+        context.sslsocket_class = _ClosingSocket
     except (OSError, ValueError) as error:
         files = (
             "" if tls is None else ", ".join(str(each) for each in (tls.ca, tls.certificate, tls.key) if each)
