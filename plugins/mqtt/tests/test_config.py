@@ -87,6 +87,7 @@ def test_the_plugin_makes_an_endpoint_of_a_section() -> None:
     kind = MqttPlugin.ustreamer_transports()["mqtt"]
     config = section()
     endpoint = kind.factory(config, EndpointContext("net", "hpc", SYSTEM_CLOCK))
-    assert kind.provides_usubscription(config)
+    assert not kind.provides_usubscription(config)
+    assert kind.provides_usubscription(section(usubscription=True))
     assert repr(endpoint) == "<MqttTransport 'net' at mqtt://127.0.0.1:1883>"
     endpoint.close()

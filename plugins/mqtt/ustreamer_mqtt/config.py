@@ -53,6 +53,9 @@ class MqttEndpoint(EndpointConfig, frozen=True, kw_only=True):
 
     `receive_for` are the authorities whose messages the broker is asked for, besides publications in the vehicle.
 
+    `usubscription`: the entities behind the endpoint have a uSubscription of their own, as behind another streamer. If
+    not, the streamer serves their authorities.
+
     `shared` is the name of a group of streamers, of which one gets each message (`$share/<name>/...`).
 
     With a `session_expiry_s` above 0 the broker keeps messages for this client while it is away. `clean_start`: the
@@ -66,6 +69,7 @@ class MqttEndpoint(EndpointConfig, frozen=True, kw_only=True):
     client_id: Annotated[str, Meta(max_length=128)] = ""
     topics: Literal["in_vehicle", "off_vehicle"] = "in_vehicle"
     receive_for: Annotated[tuple[str, ...], Meta(min_length=1)] = (ANY_AUTHORITY,)
+    usubscription: bool = False
     shared: str = ""
     username: Annotated[str, _TEXT] | None = None
     password: Annotated[str, Meta(min_length=1, max_length=65_535)] | None = None

@@ -26,6 +26,10 @@ def _make_mqtt_transport(config: MqttEndpoint, context: EndpointContext) -> Endp
     return MqttTransport(config, context)
 
 
+def _has_usubscription(config: MqttEndpoint) -> bool:
+    return config.usubscription
+
+
 class MqttSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[plugins.mqtt]`, without keys: everything is in the sections of the endpoints."""
 
@@ -41,4 +45,4 @@ class MqttPlugin:
     @staticmethod
     @hookimpl
     def ustreamer_transports() -> Mapping[str, TransportKind]:
-        return {KIND: TransportKind(MqttEndpoint, _make_mqtt_transport)}
+        return {KIND: TransportKind(MqttEndpoint, _make_mqtt_transport, _has_usubscription)}
