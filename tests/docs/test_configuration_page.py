@@ -8,6 +8,7 @@ from typing import get_args
 
 import msgspec
 import pytest
+from ustreamer_mqtt.config import MqttEndpoint, MqttTls
 from ustreamer_payloads import config
 from ustreamer_payloads.plugin import PayloadsPlugin, TopicConfig
 from ustreamer_recorder.plugin import RecorderPlugin
@@ -85,6 +86,7 @@ SECTIONS = [
             TpLimits,
         ),
     ),
+    ("MQTT endpoint", fields(MqttEndpoint) - BASE, fields(MqttTls)),
     ("Local endpoint", fields(LocalEndpoint) - BASE, set()),
     ("Egress", fields(host.EgressConfig), fields(host.RetryConfig)),
     ("Dead letters", fields(host.DeadLettersConfig), set()),
@@ -125,6 +127,7 @@ def test_the_defaults_of_the_page_are_those_of_the_code() -> None:
         ("Every endpoint", EndpointConfig),
         ("Zenoh endpoint", ZenohEndpoint),
         ("SOME/IP endpoint", someip.SomeipEndpoint),
+        ("MQTT endpoint", MqttEndpoint),
         ("Dead letters", host.DeadLettersConfig),
         ("Observe", host.ObserveConfig),
         ("Plugin usubscription", UsubscriptionPlugin.Config),

@@ -103,7 +103,7 @@ def test_the_endpoint_reads_what_another_client_sends(broker: Mosquitto) -> None
     assert {each.attributes.payload_format.name for each in received} == {"TEXT"}
 
 
-def test_a_packet_of_somebody_else_is_refused_counted_and_acknowledged(
+def test_a_packet_of_another_program_is_refused_counted_and_acknowledged(
     broker: Mosquitto, caplog: pytest.LogCaptureFixture
 ) -> None:
     with opened(broker.url) as (transport, inbox), plain_client(broker.port, client_id()) as other:

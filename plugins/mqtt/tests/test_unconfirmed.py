@@ -163,7 +163,7 @@ def test_a_refused_message_is_counted_and_not_sent_again(caplog: pytest.LogCaptu
     rig = Rig()
     rig.send(0)
     rig.acknowledge(1, reason=0x87)
-    rig.acknowledge(1)  # nobody waits for it any more
+    rig.acknowledge(1)  # no message waits for it any more
     assert (rig.window.refused, rig.window.confirmed, rig.window.count) == (1, 0, 0)
     (record,) = caplog.records
     assert record.msg == "mqtt.message_refused"

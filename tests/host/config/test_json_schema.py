@@ -160,7 +160,7 @@ def test_the_command_prints_the_schema(capsys: pytest.CaptureFixture[str]) -> No
     assert main(["config", "schema"]) == 0
     schema = json.loads(capsys.readouterr().out)
     assert schema == json.loads(json.dumps(json_schema(*installed())))
-    assert {"zenoh", "someip", "local"} == {
+    assert {"zenoh", "someip", "local", "mqtt"} == {
         each["properties"]["transport"]["const"]
         for each in schema["properties"]["endpoints"]["additionalProperties"]["oneOf"]
     }

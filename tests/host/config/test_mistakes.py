@@ -229,7 +229,7 @@ NAMES: Final = [
     Mistake("directory =", "dir =¶"),
     Mistake('transport = "someip"', 'transprot = "someip"¶'),
     Mistake('transport = "someip"', 'transport = "some/ip"¶'),
-    Mistake('transport = "someip"', 'transport = "mqtt"¶'),
+    Mistake('transport = "someip"', 'transport = "dds"¶'),
     Mistake('kind = "struct"', 'kind = "strukt"¶'),
     Mistake('type = "f32"', 'type = "f33"¶'),
     Mistake('type = "Wheel"', 'type = "Weel"¶'),
