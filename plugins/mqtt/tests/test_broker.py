@@ -173,13 +173,22 @@ def test_a_wrong_password_ends_the_start_with_the_reason_and_without_the_passwor
 
 
 @pytest.mark.parametrize(
-    ("answer", "text"),
+    ("answer", "text", "code"),
     [
-        (b"\x20\x03\x00\x87\x00", r"refuses the connection: Not authorized \(0x87\)"),
-        (b"\x20\x03\x00\x00\x00\x90\x05\x00\x01\x00\x01\x87", r"refuses a subscription: Not authorized"),
+        (
+            b"\x20\x03\x00\x87\x00",
+            r"refuses the connection: Not authorized \(0x87\)",
+            UCode.PERMISSION_DENIED,
+        ),
+        (
+            b"\x20\x03\x00\x00\x00\x90\x05\x00\x01\x00\x01\x87",
+            r"refuses a subscription: Not",
+            UCode.PERMISSION_DENIED,
+        ),
+        (b"\x20\x05\x00\x00\x02\x24\x00", "does not support QoS 1", UCode.UNIMPLEMENTED),
     ],
 )
-def test_a_refusal_at_the_start_ends_the_start(answer: bytes, text: str) -> None:
+def test_a_refusal_at_the_start_ends_the_start(answer: bytes, text: str, code: UCode) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
@@ -195,7 +204,7 @@ def test_a_refusal_at_the_start_ends_the_start(answer: bytes, text: str) -> None
         with pytest.raises(UStatusError, match=text) as refused:
             endpoint(f"mqtt://127.0.0.1:{server.getsockname()[1]}").open()
         thread.join(10)
-    assert refused.value.code is UCode.PERMISSION_DENIED
+    assert refused.value.code is code
 
 
 def test_a_broker_may_come_after_the_start(tmp_path: Path) -> None:
@@ -463,6 +472,22 @@ def test_a_listener_that_is_slow_slows_the_broker_down_and_loses_nothing(broker:
         transport.close()
     assert waiting <= 8
     assert taken == [b"%d" % number for number in range(300)]
+
+
+def test_a_message_above_the_limit_of_the_broker_is_refused_and_ends_no_connection(tmp_path: Path) -> None:
+    with Mosquitto(tmp_path, ["max_packet_size 5000"]) as own, opened(own.url, ALPHA) as (transport, _):
+        with pytest.raises(UStatusError, match="RESOURCE_EXHAUSTED: .* the broker takes 5000"):
+            transport.send(publish(new_id(), TOPIC, bytes(5_000)))
+        size = 5_000
+        while size:
+            try:
+                transport.send(publish(new_id(), TOPIC, bytes(size)))
+                break
+            except UStatusError:
+                size -= 1
+        wait_until(lambda: transport.statistics()["confirmed"] == 1, "the largest message")
+        assert transport.statistics()["connection_losses"] == 0
+        assert size > 4_800
 
 
 def test_the_broker_sends_no_packet_above_the_limit(broker: Mosquitto) -> None:

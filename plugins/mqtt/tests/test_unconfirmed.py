@@ -43,7 +43,7 @@ class Rig:
         self.window = UnconfirmedMessages(
             "net", messages, size, self.clock.clock().monotonic_ns, self.publish
         )
-        self.window.on_connack(receive_maximum)
+        self.window.on_connack(receive_maximum, 1_000_000)
         self.window.on_up()
 
     def publish(self, topic: str, payload: bytes, properties: bytes) -> int | None:
@@ -129,7 +129,7 @@ def test_after_an_outage_the_library_repeats_what_it_has() -> None:
     rig = Rig()
     sent = [rig.send(number) for number in range(4)]
     rig.window.on_down()
-    assert rig.window.on_connack(2) is False
+    assert rig.window.on_connack(2, 1_000_000) is False
     rig.window.on_up()
     assert rig.published == [b"0", b"1"]  # the library sends these itself
     assert rig.window.messages() == sent
@@ -139,7 +139,7 @@ def test_a_broker_that_takes_less_gets_the_messages_again_in_their_order() -> No
     rig = Rig()
     sent = [rig.send(number) for number in range(4)]
     rig.window.on_down()
-    assert rig.window.on_connack(1) is True
+    assert rig.window.on_connack(1, 1_000_000) is True
     assert rig.window.messages() == sent
     rig.window.on_up()
     assert rig.published == [b"0", b"1", b"0"]
@@ -157,6 +157,20 @@ def test_without_a_free_packet_id_a_message_waits() -> None:
     rig.has_id = True
     rig.acknowledge(1)
     assert rig.published == [b"0", b"1"]
+
+
+def test_a_packet_that_the_broker_does_not_take_is_refused_and_not_sent_again_and_again() -> None:
+    rig = Rig()
+    small, large = rig.send(0), publish(new_id(), TOPIC, bytes(500))
+    rig.window.send(large, "topic", b"", may_wait=False)
+    rig.window.on_down()
+    assert rig.window.on_connack(2, 100) is True
+    rig.window.on_up()
+    assert rig.window.messages() == [small]
+    assert rig.window.refused == 1
+    with pytest.raises(UStatusError, match="a packet of 514 bytes, the broker takes 100") as refused:
+        rig.window.send(large, "topic", b"", may_wait=False)
+    assert refused.value.code is UCode.RESOURCE_EXHAUSTED
 
 
 def test_a_refused_message_is_counted_and_not_sent_again(caplog: pytest.LogCaptureFixture) -> None:
@@ -190,13 +204,16 @@ def test_the_store_gets_what_waits_for_too_long_until_it_is_confirmed() -> None:
     rig.window.service()
     assert store.kept == [first.id]
     rig.window.on_down()
+    rig.clock.advance(ms=25)
     rig.window.service()
     assert store.kept == [first.id, second.id]
     rig.window.on_up()
     rig.acknowledge(1)
     store.busy = True
+    rig.clock.advance(ms=25)
     rig.window.service()
     store.busy = False
+    rig.clock.advance(ms=25)
     rig.window.service()
     assert store.kept == [second.id]
     assert not rig.window.is_unconfirmed(first.id)
@@ -210,6 +227,7 @@ def test_what_a_busy_store_refuses_is_offered_again() -> None:
     rig.window.on_down()
     rig.window.service()
     store.busy = False
+    rig.clock.advance(ms=25)
     rig.window.service()
     assert store.kept == [message.id]
 

@@ -43,16 +43,18 @@ _MAX_READS: Final = 64
 _IDLE_MS: Final = 1_000
 _JOIN_S: Final = 5.0
 _UNLIMITED: Final = 65_535
+UNLIMITED_BYTES: Final = 268_435_460
+"""The largest packet of MQTT."""
 _DISCONNECT_MS: Final = 1_000
 
 
 class ConnectionOwner(Protocol):
     """What the loop thread calls. No method waits."""
 
-    def on_connack(self, receive_maximum: int) -> bool:
-        """The broker accepted the connection and takes so many messages at once.
+    def on_connack(self, receive_maximum: int, max_packet_bytes: int) -> bool:
+        """The broker accepted the connection and takes so many messages at once, and no larger packets.
 
-        The library sends all of its messages again now. True: it must forget them instead, because they are more.
+        The library sends all of its messages again now. True: it must forget them instead, because they are more or larger.
         """
         ...
 
@@ -117,12 +119,14 @@ class BrokerConnection:
         self._packets = 0
         self._connack: ReasonCode | None = None
         self._suback: Sequence[ReasonCode] | None = None
+        self._fault: UStatusError | None = None
+        """Why the connection cannot be used, although the broker accepted it."""
         self._goodbye = ""
         self._is_up = False
         self._first_result = Event()
         self._first_error: UStatusError | None = None
         self._closing = Event()
-        self._is_closed = self._is_dropping = False
+        self._is_closed = False
         self._subscribed = True
         self._wake_fd = -1
         self._woken = False
@@ -147,7 +151,8 @@ class BrokerConnection:
         client.on_publish = self._on_publish
         client.on_subscribe = self._on_subscribe
         client.on_socket_open = _set_no_delay
-        client.on_socket_register_write = self._on_write_wanted
+        # With it only the loop thread writes. The library may leave out a call, so `publish` wakes the loop thread.
+        client.on_socket_register_write = _ignore
         return client
 
     # --- any thread ---------------------------------------------------------------------------------------------------
@@ -176,12 +181,16 @@ class BrokerConnection:
         While the connection is lost, the library keeps it for the next one.
         """
         info = self._client.publish(topic, payload, 1, properties=PackedProperties(properties))
+        if not self.is_loop_thread:
+            self.wake()
         return None if info.rc == MQTTErrorCode.MQTT_ERR_QUEUE_SIZE else info.mid
 
     def acknowledge(self, message: MQTTMessage, connection: int) -> None:
         """The message is taken. Of an earlier connection: the broker sends it again, so nothing is sent."""
         if message.qos and connection == self.number:
             self._client.ack(message.mid, message.qos)
+            if not self.is_loop_thread:
+                self.wake()
 
     def wake(self) -> None:
         if not self._woken and self._wake_fd >= 0:
@@ -247,7 +256,7 @@ class BrokerConnection:
 
     def _attempt(self) -> UStatusError:
         """Connect and serve the connection; returns why it ended."""
-        self._connack = self._suback = None
+        self._connack = self._suback = self._fault = None
         self._goodbye = ""
         address = self._config.address
         try:
@@ -289,6 +298,8 @@ class BrokerConnection:
             self._turn(poll, found)
             if self._connack is not None and self._connack.value >= FIRST_FAILURE:
                 return self._refused("refuses the connection", self._connack)
+            if self._fault is not None:
+                return self._fault
             if self._suback is not None and not self._is_up:
                 refused = [code for code in self._suback if code.value >= FIRST_FAILURE]
                 if refused:
@@ -359,6 +370,7 @@ class BrokerConnection:
         client = self._client
         if not self._is_closed:
             self._is_closed = True
+            self._owner.service()
             if client.is_connected():
                 client.disconnect()
             deadline_ns = self._clock.monotonic_ns() + _DISCONNECT_MS * 1_000_000
@@ -373,14 +385,10 @@ class BrokerConnection:
 
     def _drop_socket(self) -> None:
         """Close the socket, also where the library did not. What it has not read comes again."""
-        found: Any = self._client.socket()
-        self._is_dropping = True
+        found = self._client.socket()
         if found is not None:
-            with suppress(OSError):
-                found.shutdown(socket.SHUT_RDWR)
-        while self._client.socket() is not None:
-            self._client.loop_read()  # sees the end, and closes the socket
-        self._is_dropping = False
+            found.close()
+            self._client.loop_read()  # sees that it is closed
 
     # --- callbacks of the library, on the loop thread -----------------------------------------------------------------
 
@@ -391,8 +399,11 @@ class BrokerConnection:
         self._connack = reason
         if reason.value >= FIRST_FAILURE:
             return
+        if getattr(properties, "MaximumQoS", 1) < 1:
+            self._fault = UStatusError(UCode.UNIMPLEMENTED, f"{self._where} does not support QoS 1")
+            return
         receive_maximum = getattr(properties, "ReceiveMaximum", _UNLIMITED)
-        if self._owner.on_connack(receive_maximum):
+        if self._owner.on_connack(receive_maximum, getattr(properties, "MaximumPacketSize", UNLIMITED_BYTES)):
             client.drop_out_messages()
         if self._subscribed:
             # In a group MQTT has no `noLocal`; config.py sees to it that a group receives none of our own messages.
@@ -409,8 +420,7 @@ class BrokerConnection:
 
     def _on_message(self, client: Client, userdata: Any, message: MQTTMessage) -> None:
         self._packets += 1
-        if not self._is_dropping:
-            self._owner.on_message(message, self.number)
+        self._owner.on_message(message, self.number)
 
     def _on_publish(
         self, client: Client, userdata: Any, mid: int, reason: ReasonCode, properties: Properties
@@ -425,9 +435,9 @@ class BrokerConnection:
         self._packets += 1
         self._suback = reasons
 
-    def _on_write_wanted(self, client: Client, userdata: Any, sock: Any) -> None:
-        if current_thread() is not self._thread:
-            self.wake()
+
+def _ignore(client: Client, userdata: Any, sock: Any) -> None:
+    """Nothing to do."""
 
 
 def _set_no_delay(client: Client, userdata: Any, sock: Any) -> None:

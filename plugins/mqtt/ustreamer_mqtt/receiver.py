@@ -16,7 +16,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from queue import SimpleQueue
 from struct import Struct
-from threading import Thread, current_thread
+from threading import Event, Thread, current_thread
 from typing import Final, NamedTuple, TypeVar
 
 from paho.mqtt.client import MQTTMessage
@@ -37,6 +37,7 @@ T = TypeVar("T")
 _JOIN_S: Final = 5.0
 _RECENT_IDS: Final = 65_536
 _SAFE_MS: Final = 10
+_SAFE_TRIES: Final = 30
 _ID: Final = Struct(">Q1sQ")
 _TAG: Final = b"\0"
 
@@ -197,9 +198,17 @@ class PacketReceiver:
         if thread is not None and thread is not current_thread():
             thread.join(_JOIN_S)
 
-    def finish(self) -> None:
-        """Acknowledge what has become safe, and close the store. May be repeated."""
-        self.service()
+    def wait_safe(self) -> None:
+        """Wait until the loop thread has acknowledged everything, 0.3 s at most."""
+        pause = Event()
+        for _ in range(_SAFE_TRIES):
+            if not self._unsafe:
+                break
+            self._wake_loop()
+            pause.wait(_SAFE_MS / 1000)
+
+    def close(self) -> None:
+        """Close the store, when the loop thread has ended. May be repeated."""
         if self.store is not None:
             self.store.close()
 

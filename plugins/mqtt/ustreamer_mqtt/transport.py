@@ -115,8 +115,9 @@ class MqttTransport(EndpointTransport):
         self._link_watchers.clear()
         self._unconfirmed.close()
         if self._is_open:
-            self._receiver.finish()
+            self._receiver.wait_safe()
             self._connection.close()
+            self._receiver.close()
 
     def finish(self) -> Unconfirmed:
         """Close as `close` does; waits up to 2 s more for acknowledgements of the broker. See EndpointTransport."""
@@ -177,8 +178,8 @@ class MqttTransport(EndpointTransport):
 
     # --- the loop thread: see ConnectionOwner -------------------------------------------------------------------------
 
-    def on_connack(self, receive_maximum: int) -> bool:
-        return self._unconfirmed.on_connack(receive_maximum)
+    def on_connack(self, receive_maximum: int, max_packet_bytes: int) -> bool:
+        return self._unconfirmed.on_connack(receive_maximum, max_packet_bytes)
 
     def on_up(self) -> None:
         self._unconfirmed.on_up()
@@ -213,7 +214,7 @@ class MqttTransport(EndpointTransport):
             **_COUNTED,
             "sent": unconfirmed.sent,
             "confirmed": unconfirmed.confirmed,
-            "refused_by_broker": unconfirmed.refused,
+            "broker_refusals": unconfirmed.refused,
             "unconfirmed_now": unconfirmed.count,
             "unconfirmed_bytes": unconfirmed.bytes,
             "received": self._listeners.received,

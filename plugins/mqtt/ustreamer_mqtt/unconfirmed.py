@@ -25,6 +25,8 @@ log = logging.getLogger("ustreamer.mqtt")
 
 OVERHEAD_BYTES: Final = 200
 """Of each message, as the egress queues count it."""
+_PACKET_BYTES: Final = 9
+"""Of each packet, besides topic, properties and payload."""
 _OVERDUE_NS: Final = 50_000_000
 _ROUTE: Final = "unconfirmed"
 _WAIT_S: Final = 5.0
@@ -34,7 +36,7 @@ _STORE_MS: Final = 25
 class _Sent:
     """A message that the broker has not acknowledged."""
 
-    __slots__ = ("is_kept", "message", "properties", "sent_ns", "size", "topic")
+    __slots__ = ("is_kept", "message", "packet_bytes", "properties", "sent_ns", "size", "topic")
 
     def __init__(self, message: UMessage, topic: str, properties: bytes, sent_ns: int) -> None:
         self.message = message
@@ -42,6 +44,7 @@ class _Sent:
         self.properties = properties
         self.sent_ns = sent_ns
         self.size = len(message.payload) + OVERHEAD_BYTES
+        self.packet_bytes = len(message.payload) + len(properties) + len(topic) + _PACKET_BYTES
         self.is_kept = False
 
 
@@ -69,6 +72,7 @@ class UnconfirmedMessages:
         self._is_up = False
         self._is_closed = False
         self._receive_maximum = 1
+        self._max_packet_bytes = 0
         self._on_wire: dict[int, _Sent] = {}
         """By packet id, in order of the sends."""
         self._pending: deque[_Sent] = deque()
@@ -78,13 +82,15 @@ class UnconfirmedMessages:
         """Threads that wait for room."""
         self._released: list[UUID] = []
         """Confirmed messages that the store still has."""
+        self._next_service_ns = 0
 
     # --- sending, on any thread ---------------------------------------------------------------------------------------
 
     def send(self, message: UMessage, topic: str, properties: bytes, *, may_wait: bool = True) -> None:
         """Send a message, or queue it behind those that the broker has to acknowledge first.
 
-        Waits for room in the window for 5 s at most. Raises UStatusError(UNAVAILABLE) without room or connection.
+        Waits for room in the window for 5 s at most. Raises UStatusError: UNAVAILABLE without room or connection,
+        RESOURCE_EXHAUSTED for a packet that is larger than the broker takes.
         """
         sent = _Sent(message, topic, properties, self._monotonic_ns())
         with self._changed:
@@ -96,6 +102,9 @@ class UnconfirmedMessages:
                 raise UStatusError(
                     UCode.UNAVAILABLE, f"endpoint {self._endpoint!r}: not connected to the broker"
                 )
+            if sent.packet_bytes > self._max_packet_bytes:
+                text = f"a packet of {sent.packet_bytes} bytes, the broker takes {self._max_packet_bytes}"
+                raise UStatusError(UCode.RESOURCE_EXHAUSTED, f"endpoint {self._endpoint!r}: {text}")
             if not self._has_room(sent.size):
                 text = f"{len(self._ids)} messages without an acknowledgement of the broker"
                 raise UStatusError(UCode.UNAVAILABLE, f"endpoint {self._endpoint!r}: {text}")
@@ -131,15 +140,25 @@ class UnconfirmedMessages:
 
     # --- the loop thread ----------------------------------------------------------------------------------------------
 
-    def on_connack(self, receive_maximum: int) -> bool:
-        """The broker takes so many messages at once. True: fewer than the library has, which must forget them."""
+    def on_connack(self, receive_maximum: int, max_packet_bytes: int) -> bool:
+        """What the broker takes from now on. True: less than the library has, which must forget its messages.
+
+        Messages that are too large for this broker, which another one has accepted, are refused.
+        """
         with self._changed:
             self._receive_maximum = receive_maximum
-            if len(self._on_wire) <= receive_maximum:
+            self._max_packet_bytes = max_packet_bytes
+            too_large = [each for each in self._in_order() if each.packet_bytes > max_packet_bytes]
+            if len(self._on_wire) <= receive_maximum and not too_large:
                 return False
-            self._pending.extendleft(reversed(self._on_wire.values()))
+            self._pending = deque(each for each in self._in_order() if each not in too_large)
             self._on_wire.clear()
-            return True
+            for each in too_large:
+                self._forget(each)
+            self.refused += len(too_large)
+        if too_large:
+            self._log_refused(too_large[0], f"larger than {max_packet_bytes} bytes")
+        return True
 
     def on_up(self) -> None:
         with self._changed:
@@ -171,9 +190,11 @@ class UnconfirmedMessages:
                 self._changed.notify_all()
         if refused is not None:
             sent, reason = refused
-            extra = {"endpoint": self._endpoint, "topic": sent.topic, "message_id": str(sent.message.id)}
-            why = f"{ucode_of(reason).name} (0x{reason:02X})"
-            log.warning("mqtt.message_refused", extra={**extra, "reason": why, **limited(self._endpoint)})
+            self._log_refused(sent, f"{ucode_of(reason).name} (0x{reason:02X})")
+
+    def _log_refused(self, sent: _Sent, why: str) -> None:
+        extra = {"endpoint": self._endpoint, "topic": sent.topic, "message_id": str(sent.message.id)}
+        log.warning("mqtt.message_refused", extra={**extra, "reason": why, **limited(self._endpoint)})
 
     def _forget(self, sent: _Sent) -> None:
         self._bytes -= sent.size
@@ -190,7 +211,11 @@ class UnconfirmedMessages:
         store = self.store
         if store is None or not (self._ids or self._released):
             return None
-        before_ns = self._monotonic_ns() - _OVERDUE_NS
+        now_ns = self._monotonic_ns()
+        if now_ns < self._next_service_ns:
+            return _STORE_MS
+        self._next_service_ns = now_ns + _STORE_MS * 1_000_000
+        before_ns = now_ns - _OVERDUE_NS
         with self._changed:
             released, self._released = self._released, []
             overdue = [
