@@ -5,11 +5,17 @@ from tests.test_repository import source_modules, text_of
 from tests.test_vocabulary import log_events
 
 LIMITED = {
+    "dead_letters.not_persisted",
     "egress.not_persisted",
     "egress.route_unavailable",
     "egress.spool_failed",
     "egress.unavailable",
-    "dead_letters.not_persisted",
+    "mqtt.connected",
+    "mqtt.connection_lost",
+    "mqtt.message_refused",
+    "mqtt.not_connected",
+    "mqtt.packet_refused",
+    "mqtt.watcher_failed",
     "observe.failed",
     "plugins.authorisation_failed",
     "plugins.subscription_answer_refused",
@@ -28,11 +34,11 @@ LIMITED = {
     "streamer.duplicate_network",
     "streamer.peers",
     "timers.callback_failed",
+    "ustreamer_service.failed",
+    "ustreamer_service.not_persisted",
     "usubscription.external_found",
     "usubscription.external_lost",
     "usubscription.reset_requested",
-    "ustreamer_service.failed",
-    "ustreamer_service.not_persisted",
     "wamp.accept_failed",
     "wamp.client_ended",
     "wamp.client_refused",
@@ -52,6 +58,7 @@ LIMITED = {
 BOUNDED = {
     "once per kind of error or reason": {
         "local.listener_failed",
+        "mqtt.listener_failed",
         "plugins.failed",
         "plugins.tap_disabled",
         "egress.failed",

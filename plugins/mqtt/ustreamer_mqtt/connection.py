@@ -355,7 +355,7 @@ class BrokerConnection:
         self._is_up = True
         self.connects += 1
         extra = {"endpoint": self._name, "broker": self._config.broker, "client_id": self.client_id}
-        log.info("mqtt.connected", extra=extra)
+        log.info("mqtt.connected", extra={**extra, **limited(self._name)})
         self._owner.on_up()
         self._first_result.set()
 

@@ -12,6 +12,7 @@ from typing import Final
 
 from paho.mqtt.client import MQTTMessage
 
+from ustreamer.core.base.log_limit import limited
 from ustreamer.core.delivery.ports import SendOne
 from ustreamer.core.routing.listener_table import ListenerTable
 from ustreamer.transport_port import (
@@ -174,7 +175,7 @@ class MqttTransport(EndpointTransport):
             try:
                 changed(up)
             except Exception:  # foreign code must not end the loop thread
-                log.exception("mqtt.watcher_failed", extra={"endpoint": self._name})
+                log.exception("mqtt.watcher_failed", extra={"endpoint": self._name, **limited(self._name)})
 
     # --- the loop thread: see ConnectionOwner -------------------------------------------------------------------------
 
