@@ -140,7 +140,7 @@ class MqttTransport(EndpointTransport):
     # --- sending ------------------------------------------------------------------------------------------------------
 
     def send(self, message: UMessage) -> None:
-        """Send a message; waits up to 5 s for room in the window, on no thread of the connection."""
+        """Send a message; waits up to 1 s for room in the window, on no thread of the connection."""
         topic, properties = self._encoder.encode(message)
         self._unconfirmed.send(message, topic, properties, may_wait=not self._connection.is_loop_thread)
 

@@ -29,7 +29,7 @@ _PACKET_BYTES: Final = 9
 """Of each packet, besides topic, properties and payload."""
 _OVERDUE_NS: Final = 50_000_000
 _ROUTE: Final = "unconfirmed"
-_WAIT_S: Final = 5.0
+_WAIT_S: Final = 1.0  # a caller may hold the lock of an egress queue
 _STORE_MS: Final = 25
 
 
@@ -89,7 +89,7 @@ class UnconfirmedMessages:
     def send(self, message: UMessage, topic: str, properties: bytes, *, may_wait: bool = True) -> None:
         """Send a message, or queue it behind those that the broker has to acknowledge first.
 
-        Waits for room in the window for 5 s at most. Raises UStatusError: UNAVAILABLE without room or connection,
+        Waits for room in the window for 1 s at most. Raises UStatusError: UNAVAILABLE without room or connection,
         RESOURCE_EXHAUSTED for a packet that is larger than the broker takes.
         """
         sent = _Sent(message, topic, properties, self._monotonic_ns())
