@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every package that a gateway may install has a permissive licence."""
 
+from pathlib import Path
+
 import pytest
 
 from release import licences
@@ -36,3 +38,8 @@ def test_a_package_without_a_permissive_licence_fails(
     monkeypatch.setattr(licences, "PERMISSIVE", licences.PERMISSIVE - {"OLDAP-2.8"})
     assert licences.main() == 1
     assert "lmdb: OLDAP-2.8: expected one of" in capsys.readouterr().err
+
+
+def test_every_plugin_is_checked() -> None:
+    folders = (Path(__file__).parents[2] / "plugins").glob("*/pyproject.toml")
+    assert {"ustreamer", *(f"ustreamer-{each.parent.name}" for each in folders)} == licences.OURS.keys()
