@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ustreamer.host.cli import check
 from ustreamer.host.cli.main import ExitCode, main
 from ustreamer.host.importers.json5 import LIMIT_DEPTH, Json5Error, parse
-from ustreamer.host.importers.up_streamer import LIMIT_BYTES, import_file, toml_text
+from ustreamer.host.importers.up_streamer import LIMIT_BYTES, MqttSection, import_file, toml_text
 from ustreamer.uprotocol.ustatus import UStatusError
 
 CONFIG = """\
@@ -43,7 +43,32 @@ CONFIG = """\
 """
 
 
+MQTT = """\
+{ hostname: "broker.example", port: 1884, max_buffered_messages: 100, max_subscriptions: 100,
+  session_expiry_interval: 3600, username: "user" }
+"""
+EXAMPLE_STREAMER = """\
+{
+  up_streamer_config: { message_queue_size: 500 },
+  streamer_uuri: { authority: "authority-b", ue_id: 78, ue_version_major: 1 },
+  usubscription_config: { file_path: "../subscription_data.json" },
+  zenoh_transport_config: { config_file: "../ZENOH_CONFIG.json5" },
+  host_config: { transport: "Zenoh" },
+  mqtt_config: { authority: "authority-a", hostname: "localhost", port: 1883, username: "" },
+  someip_config: { authority: "authority-a", config_file: "vsomeip.json" },
+}
+"""
+ROUTER_PLUGIN = """\
+{ plugins: { up_linux_streamer: {
+  __required__: true,
+  host_config: { transport: "Zenoh", authority: "linux" },
+  zenoh_transport_config: {},
+} } }
+"""
+
+
 def written(tmp_path: Path, text: str | bytes) -> Path:
+    (tmp_path / "MQTT_CONFIG.json5").write_text(MQTT, encoding="utf-8")
     path = tmp_path / "CONFIG.json5"
     path.write_bytes(text.encode() if isinstance(text, str) else text)
     return path
@@ -62,7 +87,9 @@ def test_an_omitted_setting_is_reported_with_its_place(tmp_path: Path) -> None:
         "streamer_uuri.ue_id",
         "streamer_uuri.ue_version_major",
         "transports.zenoh.endpoints[0].forwarding",
-        "transports.mqtt",
+        "transports.mqtt.endpoints[0].forwarding",
+        "transports.mqtt.max_buffered_messages",
+        "transports.mqtt.max_subscriptions",
         "usubscription_config.file_path",
         "someip_config",
     ]
@@ -78,6 +105,13 @@ def test_the_written_configuration_is_accepted(tmp_path: Path, capsys: pytest.Ca
     read = tomllib.loads(out)
     assert read["endpoints"]["core"]["authorities"] == ["authority-a", "authority-b"]
     assert read["egress"]["default"]["queue_messages"] == 10_000
+    assert read["endpoints"]["mqtt"] == {
+        "transport": "mqtt",
+        "authorities": ["authority-c"],
+        "broker": "mqtt://broker.example:1884",
+        "username": "user",
+        "session_expiry_s": 3_600,
+    }
     assert [line for line in err.splitlines() if line.startswith(f"{path}: ")] == [
         f"{path}: {line}" for line in import_file(path).left_out
     ]
@@ -89,6 +123,51 @@ def test_without_a_zenoh_file_the_endpoint_listens_on_loopback(tmp_path: Path) -
     made = tomllib.loads(toml_text("core", found, "x\n[evil]"))
     assert made["endpoints"]["core"]["listen"] == ["tcp/127.0.0.1:7447"]
     assert set(made) == {"authority", "endpoints", "plugins"}
+
+
+def test_the_configuration_of_an_example_streamer_is_imported(tmp_path: Path) -> None:
+    found = import_file(written(tmp_path, EXAMPLE_STREAMER))
+    assert (found.authority, found.authorities, found.queue_messages) == (
+        "authority-b",
+        ("authority-b",),
+        500,
+    )
+    assert found.zenoh == tmp_path / "../ZENOH_CONFIG.json5"
+    assert found.mqtt == MqttSection(("authority-a",), "mqtt://localhost:1883", None, 0)
+    config = tmp_path / "ours.toml"
+    config.write_text(toml_text("core", found, "x"), encoding="utf-8")
+    assert check.check(config, offline=True).problems == ()
+    assert [each.split(": ")[0] for each in found.left_out][-1] == "someip_config"
+
+
+def test_the_configuration_of_the_plugin_of_the_zenoh_router_is_imported(tmp_path: Path) -> None:
+    found = import_file(written(tmp_path, ROUTER_PLUGIN))
+    assert (found.authority, found.authorities, found.zenoh, found.mqtt) == ("linux", ("linux",), None, None)
+    assert found.left_out == ("__required__: a setting of the Zenoh router",)
+
+
+def test_an_authority_behind_two_transports_stays_with_zenoh(tmp_path: Path) -> None:
+    found = import_file(written(tmp_path, CONFIG.replace("authority-c", "authority-b")))
+    assert found.mqtt is None
+    assert any(each.startswith("transports.mqtt: an authority") for each in found.left_out)
+
+
+@pytest.mark.parametrize(
+    ("setting", "wrong"),
+    [("hostname", '"a b"'), ("hostname", "5"), ("port", "0"), ("port", "70000"), ("port", "true")],
+)
+def test_a_broker_without_an_address_is_refused(tmp_path: Path, setting: str, wrong: str) -> None:
+    path = written(tmp_path, CONFIG)
+    (tmp_path / "MQTT_CONFIG.json5").write_text(f"{{{setting}: {wrong}}}", encoding="utf-8")
+    with pytest.raises(UStatusError, match="expected hostname and port"):
+        import_file(path)
+
+
+def test_a_missing_file_of_mqtt_is_not_found(tmp_path: Path) -> None:
+    path = written(tmp_path, CONFIG)
+    (tmp_path / "MQTT_CONFIG.json5").unlink()
+    with pytest.raises(UStatusError, match="MQTT_CONFIG"):
+        import_file(path)
 
 
 @pytest.mark.parametrize(
