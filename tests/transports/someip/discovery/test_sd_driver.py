@@ -45,7 +45,14 @@ from ustreamer.transports.someip.protocol.addresses import Address
 from ustreamer.transports.someip.protocol.codec import split
 from ustreamer.transports.someip.protocol.mapping import REQUEST_ID_BITS
 from ustreamer.transports.someip.sd import sockets
-from ustreamer.transports.someip.sd.codec import Entry, EntryType, EventgroupEntry, ServiceEntry
+from ustreamer.transports.someip.sd.codec import (
+    Entry,
+    EntryType,
+    EventgroupEntry,
+    SdMessage,
+    ServiceEntry,
+    encode_sd_message,
+)
 from ustreamer.transports.someip.sd.config import TTL_FOREVER
 from ustreamer.transports.someip.sd.options import Endpoint, EndpointRole
 from ustreamer.uprotocol.uattributes import UMessageType, UPayloadFormat
@@ -165,6 +172,12 @@ def test_a_message_of_another_service_is_refused_at_the_sd_port(bench: Bench) ->
     bench.until("refused_sd_service", 1)
     ecu.data.sendto(b"\xff" * 7, ("127.0.0.1", bench.sd_port))
     bench.until("refused_truncated_header", 1)
+
+
+def test_a_datagram_has_a_bound_of_messages(bench: Bench) -> None:
+    ecu = bench.ecu()
+    ecu.data.sendto(encode_sd_message(SdMessage((), reboot=True), 1) * 2_000, ("127.0.0.1", bench.sd_port))
+    bench.until("refused_refusal_limit", 1)
 
 
 # [utest->COMPAT-1202]

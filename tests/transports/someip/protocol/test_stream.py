@@ -9,10 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ustreamer.transports.someip.protocol.codec import (
+    MAX_REFUSALS,
     MalformedReason,
     MessageType,
     SomeIpMessage,
     encode,
+    pack_header,
     split,
 )
 from ustreamer.transports.someip.protocol.stream import (
@@ -117,7 +119,7 @@ def test_without_cookies_a_wrong_length_ends_the_stream(
     (refused,) = [found for each in fed for found in each.refused]
     assert (refused.reason, refused.value, refused.offset) == (reason, value, len(good))
     assert text in str(refused)
-    assert reader.broken
+    assert bool(reader.broken)
     assert reader.pending_bytes == 0
     assert reader.feed(good) == ([], [])
 
@@ -156,6 +158,16 @@ def test_an_unknown_type_is_refused_and_the_stream_continues() -> None:
         0x55,
         len(good),
     )
+
+
+def test_a_stream_ends_at_the_128th_refused_message_of_a_chunk() -> None:
+    wrong = pack_header(1, 1, 0, 1, 1, 0x55, 0, 0)
+    reader = StreamReader()
+    assert len(reader.feed(wrong * (MAX_REFUSALS - 1)).refused) == MAX_REFUSALS - 1
+    assert not reader.broken
+    assert len(reader.feed(wrong * 4_000).refused) == MAX_REFUSALS
+    assert bool(reader.broken)
+    assert reader.pending_bytes == 0
 
 
 def test_offsets_of_errors_count_from_the_start_of_the_stream() -> None:

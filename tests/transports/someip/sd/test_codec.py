@@ -2,6 +2,7 @@
 """The codec of service discovery: golden bytes, an independent reader, every refusal, and arbitrary values."""
 
 import ipaddress
+import struct
 from typing import Any
 
 import pytest
@@ -250,6 +251,18 @@ def payload_of(entries: str, options: tuple[Option, ...] = (), flags: int = 0xC0
     return b"".join(
         (bytes((flags, 0, 0, 0)), len(raw).to_bytes(4, "big"), raw, len(written).to_bytes(4, "big"), written)
     )
+
+
+def test_a_message_has_a_bound_of_options() -> None:
+    def payload(items: int) -> bytes:
+        option = b"\x03a=b" * items + b"\0"
+        body = struct.pack(">HBB", len(option) + 1, 1, 0) + option
+        return struct.pack(">II", 0, 0) + struct.pack(">I", len(body)) + body
+
+    assert decode_sd_payload(payload(4_000))[1] == []
+    with pytest.raises(MalformedSdMessage, match="options of 60005 bytes, expected up to 16384") as refused:
+        decode_sd_payload(payload(15_000))
+    assert refused.value.reason is SdMalformedReason.SD_OPTIONS_LENGTH
 
 
 # [utest->SD-336, SD-342, SD-343, SD-347]

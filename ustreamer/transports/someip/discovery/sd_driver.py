@@ -49,7 +49,7 @@ from ustreamer.transports.someip.io.poller import Handler, Poller
 from ustreamer.transports.someip.io.tcp_connections import TcpConnections
 from ustreamer.transports.someip.io.udp import dropped_datagrams
 from ustreamer.transports.someip.protocol.addresses import Address, Network, TcpAddress
-from ustreamer.transports.someip.protocol.codec import split
+from ustreamer.transports.someip.protocol.codec import MalformedReason, split
 from ustreamer.transports.someip.protocol.mapping import EventReceiver
 from ustreamer.transports.someip.sd.actions import (
     Action,
@@ -89,6 +89,8 @@ log = logging.getLogger("ustreamer.someip")
 MAX_PENDING_MESSAGES: Final = 4_096
 """Limit of submitted messages that wait for the receiving thread."""
 
+_MESSAGES_PER_DATAGRAM: Final = 32
+"""Messages of service discovery in a datagram. The standard has one; a datagram can hold 2 300."""
 _DATAGRAMS_PER_WAKE: Final = 32  # datagrams of each SD socket before the data sockets are served
 
 
@@ -367,7 +369,10 @@ class SdDriver:
             waited_ns = received.waited_ns(wall_ms)
             for error in malformed:
                 self._callbacks.count_refused(error.reason, received.peer, error)
-            for message in messages:
+            if len(messages) > _MESSAGES_PER_DATAGRAM:
+                rest = f"{len(messages) - _MESSAGES_PER_DATAGRAM} messages behind the first {_MESSAGES_PER_DATAGRAM}"
+                self._callbacks.count_refused(MalformedReason.REFUSAL_LIMIT, received.peer, rest)
+            for message in messages[:_MESSAGES_PER_DATAGRAM]:
                 if self._discovery is None or not is_sd_message(message):
                     self._callbacks.count_refused(NOT_DISCOVERY, received.peer, message)
                     continue

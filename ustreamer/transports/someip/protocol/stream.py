@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 from ustreamer.transports.someip.protocol.codec import (
     HEADER_LENGTH,
+    MAX_REFUSALS,
     MIN_LENGTH,
     PROTOCOL_VERSION,
     MalformedMessage,
@@ -90,6 +91,9 @@ class StreamReader:
                 return at
             piece = piece or bytes(self._buffer)
             next_at = self._decode_at(piece, at, chunk)
+            if len(chunk.refused) >= MAX_REFUSALS:  # as of a datagram: this peer costs more than it can need
+                self.broken = True
+                return len(piece)
             if next_at is not None:
                 at = next_at
             elif self._cookies:

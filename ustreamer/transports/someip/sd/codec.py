@@ -53,6 +53,8 @@ ANY_MINOR: Final = 0xFFFF_FFFF
 INTERFACE_VERSION: Final = 1
 MAX_ENTRIES: Final = 1024
 """A message of 1 400 bytes has at most 84 entries; a datagram can hold 4 095."""
+MAX_OPTIONS_BYTES: Final = 16_384
+"""Bytes of all options. 60 kB hold 15 000 items of a Configuration, 5 ms of work."""
 
 # [impl->SD-40]
 FLAG_REBOOT: Final = 0x80
@@ -244,6 +246,11 @@ def _options(payload: bytes, offset: int) -> list[Option]:
     if length > room:
         raise MalformedSdMessage(
             SdMalformedReason.SD_OPTIONS_LENGTH, f"options of {length} bytes, expected up to {room}"
+        )
+    if length > MAX_OPTIONS_BYTES:
+        raise MalformedSdMessage(
+            SdMalformedReason.SD_OPTIONS_LENGTH,
+            f"options of {length} bytes, expected up to {MAX_OPTIONS_BYTES}",
         )
     if length < room:
         raise MalformedSdMessage(
