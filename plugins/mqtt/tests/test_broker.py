@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from ustreamer_mqtt.config import MqttEndpoint, MqttTls
+from ustreamer_mqtt.receiver import receipt_id
 from ustreamer_mqtt.transport import MqttTransport
 
 from tests.mqtt_rig import Mosquitto, needs_mosquitto, plain_client
@@ -373,7 +374,25 @@ class SafeAfter:
         self.is_closed = True
 
 
-def test_a_durable_endpoint_acknowledges_what_is_safe_and_drops_copies(broker: Mosquitto) -> None:
+def test_a_durable_endpoint_drops_copies_of_what_an_earlier_process_took(broker: Mosquitto) -> None:
+    taken, new = publications(2)
+    store = SafeAfter([receipt_id(taken.id)])
+    store.safe_ns = 1 << 62
+    transport, inbox = endpoint(broker.url), Mailbox()
+    transport.keep_received(store)
+    transport.register_listener(ANY, None, inbox)
+    transport.open()
+    try:
+        with opened(broker.url, ALPHA) as (sender, _):
+            for each in (taken, new, new):
+                sender.send(each)
+            wait_until(lambda: transport.statistics()["duplicates"] == 2, "both copies")
+        assert inbox.messages == [new]
+    finally:
+        transport.close()
+
+
+def test_a_durable_endpoint_acknowledges_what_is_safe_only(broker: Mosquitto) -> None:
     """A streamer that is killed has acknowledged nothing that it could lose."""
     keys: dict[str, Any] = {"client_id": client_id(), "session_expiry_s": 60}
     first, unsafe = publications(2), publications(3)
