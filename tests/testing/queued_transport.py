@@ -6,6 +6,8 @@ from queue import SimpleQueue
 from threading import Thread, current_thread
 
 from ustreamer.core.delivery.ports import SendBatch
+from ustreamer.core.peers.election import Announcement, RouterId
+from ustreamer.core.peers.topic_advertisements import TopicAdvertisement
 from ustreamer.transport_port import ReceivingThread
 from ustreamer.transports.local.transport import LocalNetwork, LocalTransport
 from ustreamer.uprotocol.umessage import UMessage
@@ -13,6 +15,9 @@ from ustreamer.uprotocol.ustatus import UStatusError
 from ustreamer.uprotocol.uuri import UUri
 
 JOIN_S = 2.0
+
+OnAnnouncements = Callable[[frozenset[Announcement]], None]
+OnAdvertisements = Callable[[frozenset[TopicAdvertisement], frozenset[TopicAdvertisement]], None]
 
 
 class QueuedTransport(LocalTransport):
@@ -114,3 +119,50 @@ class QueuedTransport(LocalTransport):
             "refused_full": 0,
             "links_now": max(0, len(self.network.attached) - 1),
         }
+
+
+class PeeredTransport(QueuedTransport):
+    """With announcements and topic advertisements."""
+
+    def __init__(self, network: LocalNetwork, authority: str) -> None:
+        super().__init__(network, authority)
+        self.announced: frozenset[Announcement] = frozenset()
+        self.advertised: frozenset[TopicAdvertisement] = frozenset()
+        self.peer_watchers: list[OnAnnouncements] = []
+        self.topic_watchers: list[OnAdvertisements] = []
+
+    def peers(self) -> "list[PeeredTransport]":
+        return [each for each in self.network.attached if isinstance(each, PeeredTransport)]
+
+    def announce(self, announcements: frozenset[Announcement]) -> None:
+        self.announced = announcements
+        every: frozenset[Announcement] = frozenset().union(*(each.announced for each in self.peers()))
+        for each in self.peers():
+            for changed in each.peer_watchers:
+                changed(every)
+
+    def watch_peers(self, changed: OnAnnouncements) -> None:
+        self.peer_watchers.append(changed)
+
+    def trust_peers(self, is_trusted: Callable[[RouterId, str], bool]) -> None:
+        """Never stands by."""
+
+    def advertise_topics(self, advertisements: frozenset[TopicAdvertisement]) -> None:
+        added, removed = advertisements - self.advertised, self.advertised - advertisements
+        self.advertised = advertisements
+        for each in self.peers():
+            for changed in each.topic_watchers:
+                changed(added, removed)
+
+    def watch_topic_advertisements(self, changed: OnAdvertisements) -> None:
+        self.topic_watchers.append(changed)
+
+    def stop_receiving(self) -> None:
+        if self._state == "open":
+            self.announce(frozenset())
+            self.advertise_topics(frozenset())
+        super().stop_receiving()
+
+    def close(self) -> None:
+        self.stop_receiving()
+        super().close()

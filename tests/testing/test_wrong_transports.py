@@ -12,10 +12,11 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from tests.testing import wrong_transports
-from tests.testing.queued_transport import QueuedTransport
+from tests.testing.queued_transport import PeeredTransport, QueuedTransport
 from tests.testing.wrong_transports import DEFECTS
 from ustreamer.testing.contract import Pair, TransportContract
 from ustreamer.testing.messages import ALPHA, BETA
+from ustreamer.testing.peer_contract import PeerContract
 from ustreamer.transports.local.transport import LocalNetwork
 
 REPO = Path(__file__).parents[2]
@@ -28,6 +29,13 @@ class TestCorrectTransport(TransportContract):
     def make_pair(self) -> Iterator[Pair]:
         network = LocalNetwork()
         yield Pair(QueuedTransport(network, ALPHA), QueuedTransport(network, BETA))
+
+
+class TestCorrectPeer(PeerContract):
+    @contextmanager
+    def make_pair(self) -> Iterator[Pair]:
+        network = LocalNetwork()
+        yield Pair(PeeredTransport(network, ALPHA), PeeredTransport(network, BETA))
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +71,9 @@ def failures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
 
 
 def test_each_test_of_the_contract_finds_a_defect() -> None:
-    tests = {name for name in dir(TransportContract) if name.startswith("test_")}
+    tests = {
+        name for each in (TransportContract, PeerContract) for name in dir(each) if name.startswith("test_")
+    }
     assert {test for _, test in DEFECTS.values()} == tests
     assert len(DEFECTS) > 80
 

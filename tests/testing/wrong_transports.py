@@ -11,10 +11,14 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tests.testing.queued_transport import QueuedTransport
+from tests.testing.queued_transport import PeeredTransport, QueuedTransport
 from ustreamer.core.delivery.ports import SendBatch, SendOne
+from ustreamer.core.peers.election import Announcement, RouterId
+from ustreamer.core.peers.topic_advertisements import TopicAdvertisement
 from ustreamer.testing.contract import Pair, TransportContract
 from ustreamer.testing.messages import ALPHA, BETA, PROBE, new_id
+from ustreamer.testing.pair import PairContract
+from ustreamer.testing.peer_contract import PeerContract
 from ustreamer.transport_port import ReceivingThread, Unconfirmed
 from ustreamer.transports.local.transport import LocalNetwork, LocalTransport
 from ustreamer.uprotocol.uattributes import UMessageType, UPayloadFormat, UPriority
@@ -31,7 +35,7 @@ DEFECTS: dict[str, tuple[type[LocalTransport], str]] = {}
 
 def found_by(test: str) -> Callable[[T], T]:
     def register(cls: T) -> T:
-        assert hasattr(TransportContract, test), test
+        assert hasattr(TransportContract, test) or hasattr(PeerContract, test), test
         DEFECTS[cls.__name__] = cls, test
         return cls
 
@@ -57,6 +61,8 @@ SNAPSHOT = "test_statistics_are_a_snapshot"
 PROGRESS = "test_a_listener_that_hangs_stops_the_progress_of_a_receiving_thread"
 TYPES = "test_the_answers_of_an_endpoint_have_the_types_of_the_port"
 BATCH = "test_a_batch_arrives_in_order_and_the_number_of_sent_messages_is_returned"
+WITHDRAWN = "test_the_end_of_an_endpoint_withdraws_all_that_it_announced"
+ADVERTISED = "test_advertisements_are_changed_by_what_was_added_and_removed"
 FIRST_STATE = "test_the_first_state_of_a_link_is_reported_by_open"
 
 
@@ -883,11 +889,87 @@ class ReportsALinkAfterClose(QueuedTransport):
         vars(self.network)["gone"] = before
 
 
+# --- peers ------------------------------------------------------------------------------------------------------------
+
+
+@found_by("test_announcements_reach_the_peers")
+class AnnouncesAllButOne(PeeredTransport):
+    def announce(self, announcements: frozenset[Announcement]) -> None:
+        super().announce(frozenset(sorted(announcements, key=str)[1:]))
+
+
+@found_by("test_announcements_replace_earlier_ones")
+class KeepsEarlierAnnouncements(PeeredTransport):
+    def announce(self, announcements: frozenset[Announcement]) -> None:
+        super().announce(announcements | self.announced)
+
+
+@found_by(WITHDRAWN)
+class AnnouncesAfterItsEnd(PeeredTransport):
+    def stop_receiving(self) -> None:
+        self.peer_watchers = []
+        LocalTransport.stop_receiving(self)
+
+
+@found_by(WITHDRAWN)
+class WithdrawsAtTheCloseOnly(PeeredTransport):
+    def stop_receiving(self) -> None:
+        LocalTransport.stop_receiving(self)
+
+    def close(self) -> None:
+        if self._state == "sending":
+            self._state = "open"
+        super().stop_receiving()
+        QueuedTransport.close(self)
+
+
+@found_by(WITHDRAWN)
+class AdvertisesAfterItsEnd(PeeredTransport):
+    def advertise_topics(self, advertisements: frozenset[TopicAdvertisement]) -> None:
+        if advertisements:
+            super().advertise_topics(advertisements)
+
+
+@found_by("test_trust_can_be_given_at_any_time")
+class NeedsTrustOnce(PeeredTransport):
+    trusted = False
+
+    def trust_peers(self, is_trusted: Callable[[RouterId, str], bool]) -> None:
+        if self.trusted:
+            raise RuntimeError("given already")
+        self.trusted = True
+
+
+@found_by(ADVERTISED)
+class ReportsEveryAdvertisementAsAdded(PeeredTransport):
+    def advertise_topics(self, advertisements: frozenset[TopicAdvertisement]) -> None:
+        removed = self.advertised - advertisements
+        self.advertised = advertisements
+        for each in self.peers():
+            for changed in each.topic_watchers:
+                changed(advertisements, removed)
+
+
+@found_by(ADVERTISED)
+class NeverRemovesAdvertisements(PeeredTransport):
+    def advertise_topics(self, advertisements: frozenset[TopicAdvertisement]) -> None:
+        super().advertise_topics(advertisements | self.advertised)
+
+
+@found_by(ADVERTISED)
+class KnowsOneRatePerTopic(PeeredTransport):
+    def advertise_topics(self, advertisements: frozenset[TopicAdvertisement]) -> None:
+        known = {each.topic: each for each in self.advertised}
+        super().advertise_topics(frozenset(known.get(each.topic, each) for each in advertisements))
+
+
 # --- the contract of each ---------------------------------------------------------------------------------------------
 
 
-def contract_of(cls: type[LocalTransport]) -> type[TransportContract]:
-    class Contract(TransportContract):
+def contract_of(cls: type[LocalTransport]) -> type[PairContract]:
+    base: Any = PeerContract if issubclass(cls, PeeredTransport) else TransportContract
+
+    class Contract(base):  # type: ignore[misc]
         close_within_s = 1.0
 
         @contextmanager
@@ -896,7 +978,7 @@ def contract_of(cls: type[LocalTransport]) -> type[TransportContract]:
             yield Pair(cls(network, ALPHA), cls(network, BETA))
 
         def messages(self) -> Sequence[UMessage]:
-            found = super().messages()
+            found: Sequence[UMessage] = super().messages()
             if cls is DropsUnsupportedTypesSilently:
                 return [each for each in found if each.attributes.type is not UMessageType.NOTIFICATION]
             return found

@@ -26,6 +26,7 @@ pytest.register_assert_rewrite(
             "ledger",
             "life_contract",
             "pair",
+            "peer_contract",
             "port_contract",
         )
     )

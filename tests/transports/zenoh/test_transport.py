@@ -30,6 +30,7 @@ from ustreamer.testing.messages import (
     new_id,
     response_from,
 )
+from ustreamer.testing.peer_contract import PeerContract
 from ustreamer.transport_port import EndpointContext
 from ustreamer.transports.zenoh import subscriber
 from ustreamer.transports.zenoh.config import ZenohEndpoint
@@ -52,6 +53,13 @@ from ustreamer.uprotocol.wire import encode
 class TestPeersContract(TransportContract):
     present_values = frozenset({"links"})
 
+    @contextmanager
+    def make_pair(self) -> Iterator[Pair]:
+        here = free_locator()
+        yield Pair(endpoint(ALPHA, connect=(here,)), endpoint(BETA, listen=(here,)))
+
+
+class TestPeerStreamersContract(PeerContract):
     @contextmanager
     def make_pair(self) -> Iterator[Pair]:
         here = free_locator()
