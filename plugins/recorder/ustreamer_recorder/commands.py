@@ -95,7 +95,7 @@ def _add_replay(
 def _add_test(
     commands: "argparse._SubParsersAction[argparse.ArgumentParser]", load_routing: "LoadRouting"
 ) -> None:
-    parser = commands.add_parser("test", help="replay a recording through a configuration: what would change")
+    parser = commands.add_parser("test", help="show what a configuration would change")
     parser.add_argument("config", type=Path, metavar="CONFIG", help="the changed configuration")
     parser.add_argument("--recording", type=Path, metavar="DIR", required=True, help="the recordings")
     parser.add_argument(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ustreamer.host.cli import check
 from ustreamer.host.cli.main import ExitCode, main
 from ustreamer.host.importers.json5 import LIMIT_DEPTH, Json5Error, parse
-from ustreamer.host.importers.up_streamer import LIMIT_BYTES, MqttSection, import_file, toml_text
+from ustreamer.host.importers.up_streamer import LIMIT_BYTES, MqttSettings, import_file, toml_text
 from ustreamer.uprotocol.ustatus import UStatusError
 
 CONFIG = """\
@@ -133,7 +133,7 @@ def test_the_configuration_of_an_example_streamer_is_imported(tmp_path: Path) ->
         500,
     )
     assert found.zenoh == tmp_path / "../ZENOH_CONFIG.json5"
-    assert found.mqtt == MqttSection(("authority-a",), "mqtt://localhost:1883", None, 0)
+    assert found.mqtt == MqttSettings(("authority-a",), "mqtt://localhost:1883", None, 0)
     config = tmp_path / "ours.toml"
     config.write_text(toml_text("core", found, "x"), encoding="utf-8")
     assert check.check(config, offline=True).problems == ()

@@ -51,7 +51,7 @@ _MQTT_PORT: Final = 1883
 _MAX_EXPIRY_S: Final = 4_294_967_295
 
 
-class MqttSection(msgspec.Struct, frozen=True):
+class MqttSettings(msgspec.Struct, frozen=True):
     """The MQTT endpoint: the authorities behind it, and its broker as `mqtt://host:port`."""
 
     authorities: tuple[str, ...]
@@ -67,7 +67,7 @@ class UpStreamerConfig(msgspec.Struct, frozen=True):
     queue_messages: int | None
     authorities: tuple[str, ...]
     zenoh: Path | None
-    mqtt: MqttSection | None
+    mqtt: MqttSettings | None
     left_out: tuple[str, ...]
 
 
@@ -180,7 +180,7 @@ class _Import:
             self._note_left_out("up_streamer_config.message_queue_size", f"{size!r}: expected 1 to 10000000")
         return None
 
-    def _mqtt(self, transports: dict[str, Any], others: Sequence[str]) -> MqttSection | None:
+    def _mqtt(self, transports: dict[str, Any], others: Sequence[str]) -> MqttSettings | None:
         """The MQTT endpoint: that of the configurable streamer, or of an example streamer."""
         if "mqtt" in transports:
             where, section = "transports.mqtt", self._section(transports, "mqtt", "transports.")
@@ -199,7 +199,7 @@ class _Import:
 
     def _mqtt_section(
         self, where: str, settings: dict[str, Any], authorities: tuple[str, ...]
-    ) -> MqttSection:
+    ) -> MqttSettings:
         host, port = settings.get("hostname", "localhost"), settings.get("port", _MQTT_PORT)
         if not isinstance(host, str) or _HOST.fullmatch(host) is None or not _is_number(port, 1, 0xFFFF):
             raise invalid_argument(f"{self._path}: {where}: {host!r}, {port!r}: expected hostname and port")
@@ -213,7 +213,7 @@ class _Import:
             if key not in {"authority", "hostname", "port", "username", "session_expiry_interval"}:
                 self._note_left_out(f"{where}.{key}", _MQTT_REASONS.get(key, "not known"))
         name = username if isinstance(username, str) and username else None
-        return MqttSection(authorities, f"mqtt://{host}:{port}", name, expiry_s)
+        return MqttSettings(authorities, f"mqtt://{host}:{port}", name, expiry_s)
 
     def _authorities(self, transport: dict[str, Any], where: str) -> Iterator[str]:
         endpoints = transport.get("endpoints", [])
@@ -287,7 +287,7 @@ def toml_text(name: str, imported: UpStreamerConfig, origin: str) -> str:
     return "\n".join([*lines, "", *plugins, ""])
 
 
-def _mqtt_lines(mqtt: MqttSection) -> list[str]:
+def _mqtt_lines(mqtt: MqttSettings) -> list[str]:
     lines = [
         "",
         "[endpoints.mqtt]",

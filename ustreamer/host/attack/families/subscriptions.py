@@ -104,7 +104,7 @@ def call_any_method(scene: Scene) -> str:
     response = scene.outsider.call(method, wait_s=1.0, ttl=500)
     code = None if response is None else response.attributes.commstatus
     denied = code in {UCode.PERMISSION_DENIED, UCode.UNAUTHENTICATED}
-    return "" if denied else f"a outsider's call of {method} was not denied"
+    return "" if denied else f"an outsider's call of {method} was not denied"
 
 
 def subscribe_everything(scene: Scene) -> str:
