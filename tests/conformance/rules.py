@@ -14,6 +14,7 @@ SOMEIP_RULES_FILE: Final = Path("tests/conformance/someip.toml")
 
 UNLISTED_PREFIXES: Final = (
     "dsn~service-error-model-",
+    "dsn~up-transport-mqtt5-",
     "dsn~up-transport-zenoh-",
     "dsn~uri-",
     "dsn~uuid-",
