@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+from ustreamer_pipeline.cli import parser as pipeline_parser
 
 from ustreamer.host.cli.main import parser
 from ustreamer.host.runtime import process
@@ -20,7 +21,7 @@ EXAMPLES = {
     if (blocks := re.findall(r"^```toml\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
 }
 COMMANDS = re.findall(
-    r"^(ustreamer .+)$",
+    r"^(ustreamer(?:-pipeline)? .+)$",
     "\n".join(re.findall(r"^```sh\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)),
     re.MULTILINE,
 )
@@ -49,8 +50,9 @@ def test_an_example_makes_a_valid_file(title: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_has_these_arguments(command: str) -> None:
-    _, *arguments = shlex.split(command.partition(">")[0])
-    parser(arguments[0]).parse_args(arguments)
+    program, *arguments = shlex.split(re.split("[>|]", command)[0])
+    chosen = pipeline_parser() if program == "ustreamer-pipeline" else parser(arguments[0])
+    chosen.parse_args(arguments)
 
 
 def test_the_page_has_twenty_tasks_and_more() -> None:

@@ -43,11 +43,13 @@ class PortContract(PairContract):
         assert not pair.a.inline or pair.a.send_window() > 0
 
     def test_a_check_of_the_environment_has_no_side_effect(self, unopened: Pair) -> None:
-        before = resources()
+        files, threads = resources()
         for each in unopened:
             first = [*each.problems(), *each.warnings()]
             assert [*each.problems(), *each.warnings()] == first
-        assert resources() == before
+        now = resources()
+        assert now[0] <= files  # an earlier test may close some
+        assert now[1] <= threads
 
     def test_a_topic_can_be_prepared_at_any_time(self, unopened: Pair) -> None:
         unopened.a.prepare_topic(TOPIC)
