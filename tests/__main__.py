@@ -51,7 +51,8 @@ PLUGINS: Final = "plugins"
 LARGEST_SUITES: Final = (f"{PLUGINS}/usubscription", f"{PLUGINS}/wamp")
 """Together they take as long as the pipeline."""
 TRANSPORTS: Final = "tests/transports"
-OTHER_TRANSPORTS: Final = (f"{PLUGINS}/mqtt", "tests/testing")
+WITH_TRANSPORTS: Final = (f"{PLUGINS}/mqtt", "tests/testing", "tests/docs", "tests/simulation")
+"""They make the suite of transports as long as the others."""
 
 WAITING_SUITES: Final = (
     (*MULTI_STREAMER, *CLOCK_STEPS, *FULL_DISK),
@@ -60,8 +61,8 @@ WAITING_SUITES: Final = (
 )
 """Whole processes, which wait for each other three quarters of the time. Each suite takes as long as the others."""
 CPU_BOUND_SUITES: Final = (
-    ("tests", PLUGINS, *_ignoring(E2E, BENCHMARKS, TRANSPORTS, *LARGEST_SUITES, *OTHER_TRANSPORTS)),
-    (TRANSPORTS, *OTHER_TRANSPORTS),
+    ("tests", PLUGINS, *_ignoring(E2E, BENCHMARKS, TRANSPORTS, *LARGEST_SUITES, *WITH_TRANSPORTS)),
+    (TRANSPORTS, *WITH_TRANSPORTS),
     ("pipeline/tests",),
     LARGEST_SUITES,
 )

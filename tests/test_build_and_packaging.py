@@ -27,12 +27,12 @@ from tests.__main__ import (
     LARGEST_SUITES,
     MULTI_STREAMER,
     NICE,
-    OTHER_TRANSPORTS,
     STAGES,
     TIMING_SENSITIVE,
     TRANSPORTS,
     VEHICLE,
     WAITING_SUITES,
+    WITH_TRANSPORTS,
     child_environment,
     exit_code_of,
     pytest_command,
@@ -228,7 +228,7 @@ def test_every_folder_of_tests_is_run_once() -> None:
     # A place that one suite ignores is a place of its own in another suite.
     known = [
         *(*TIMING_SENSITIVE, *MULTI_STREAMER, *CLOCK_STEPS, *FULL_DISK, VEHICLE),
-        *(*COMMANDS, *LARGEST_SUITES, TRANSPORTS, *OTHER_TRANSPORTS, E2E),
+        *(*COMMANDS, *LARGEST_SUITES, TRANSPORTS, *WITH_TRANSPORTS, E2E),
     ]
     assert sorted(left_out) == sorted(known)
     assert sorted(run) == sorted([*left_out, *{each.split("/*")[0] for each in folders["testpaths"]}])

@@ -48,7 +48,7 @@ def test_the_page_names_the_command_for_a_transport(tmp_path: Path) -> None:
     [command] = re.findall(r"`(ustreamer new transport \S+)`", chapter("Start a new plugin"))
     run([str(BINARIES / "ustreamer"), *command.split()[1:]], tmp_path, dict(os.environ))
     [package] = (tmp_path / "ustreamer-tcp-link").glob("ustreamer_*")
-    lines = (package / "transport.py").read_text(encoding="utf-8").splitlines()
+    lines = [line for path in package.glob("*.py") for line in path.read_text(encoding="utf-8").splitlines()]
     [bound] = re.findall(r"over TCP, in (\d+) lines", chapter("Start a new plugin"))
     assert len(lines) <= int(bound)
 

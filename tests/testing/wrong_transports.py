@@ -97,7 +97,7 @@ class Repeats(Changing):
 
 
 @found_by(ORDER)
-class SwapsNeighbours(Changing):
+class SwapsAdjacentMessages(Changing):
     kept: UMessage | None = None
 
     def change(self, message: UMessage) -> UMessage | None:
@@ -238,7 +238,7 @@ class ReturnsOwnMessages(QueuedTransport):
 
 
 @found_by(THREADS)
-class SendsFromAShared(QueuedTransport):
+class SendsFromASharedBuffer(QueuedTransport):
     """A buffer that all senders share."""
 
     buffer: UMessage | None = None

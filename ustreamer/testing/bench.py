@@ -213,6 +213,11 @@ def streamer_with(
     return "\n".join(sections), plugin_classes, {"under-test": kind}
 
 
+def endpoint_context(authority: str) -> EndpointContext:
+    """What the host gives an endpoint at a network of which `authority` is the streamer's own."""
+    return EndpointContext("link", authority, SYSTEM_CLOCK)
+
+
 def free_ports(protocol: str, count: int) -> list[int]:
     """`count` different ports of 127.0.0.1 that are free now; `protocol` is "tcp" or "udp"."""
     kind = socket.SOCK_STREAM if protocol == "tcp" else socket.SOCK_DGRAM

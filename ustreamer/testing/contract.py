@@ -337,7 +337,7 @@ class TransportContract(LifeContract, PortContract):
 
     def test_the_number_of_listeners_is_bounded(self, pair: Pair) -> None:
         def fill() -> None:
-            for _ in range(self.limit_of_listeners):
+            for _ in range(self.listeners_above_limit):
                 pair.b.register_listener(TOPIC, None, Mailbox())
 
         first = Mailbox()

@@ -24,6 +24,7 @@ from typing import Any, ClassVar, Final
 import msgspec
 import pytest
 
+from ustreamer.core.routing.identity import Identity
 from ustreamer.host.config.config import ConfigError
 from ustreamer.host.runtime import plugins
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
@@ -54,11 +55,11 @@ class EndpointContract(ABC):
     kind: ClassVar[str]
     """The name of the transport in a section."""
     wrong_sections: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    """By the text that the error must have: keys that are refused, instead of or in addition to those of `make_section`."""
+    """Maps an expected error text to the keys that cause it. They replace those of `make_section`, or are added."""
 
     @abstractmethod
     def make_section(self) -> AbstractContextManager[Mapping[str, Any]]:
-        """The keys of a section but `transport` and `authorities`, such that its endpoint can be opened."""
+        """The keys of a section except `transport` and `authorities`, such that its endpoint can be opened."""
 
     def make_unavailable_section(self) -> AbstractContextManager[tuple[Mapping[str, Any], str]] | None:
         """A section that is valid and whose `open` fails, and what the error must name, such as the address.
@@ -132,6 +133,8 @@ class EndpointContract(ABC):
     def test_a_wrong_section_is_refused_with_its_reason(
         self, bench: StreamerBench, section: dict[str, Any]
     ) -> None:
+        if not self.wrong_sections:
+            pytest.skip("no wrong_sections are given")
         for text, keys in self.wrong_sections.items():
             with pytest.raises(ConfigError) as refused:
                 self.config_of(bench, {**section, **keys})
@@ -141,7 +144,7 @@ class EndpointContract(ABC):
         self, bench: StreamerBench, section: dict[str, Any]
     ) -> None:
         config = self.config_of(bench, section)
-        assert config.known_identities() is None or list(config.known_identities() or ()) is not None
+        assert all(type(each) is Identity for each in config.known_identities() or ())
         identities = config.identities_of(TOPIC)
         assert identities is None or type(identities) is frozenset
         for address in config.bound_addresses():
@@ -164,11 +167,13 @@ class EndpointContract(ABC):
     def test_a_factory_has_no_side_effect(self, bench: StreamerBench, section: dict[str, Any]) -> None:
         config = self.config_of(bench, section)
         self.endpoint(config).close()  # may import a library
-        before = resources()
+        files, threads = resources()
         made = [self.endpoint(config) for _ in range(2)]
         assert all(isinstance(each, EndpointTransport) for each in made)
         assert [list(each.problems()) for each in made] == [[], []]
-        assert resources() == before
+        now = resources()
+        assert now[0] <= files, "open files"
+        assert now[1] <= threads, "threads"
         for each in made:
             each.close()
 
@@ -193,7 +198,7 @@ class EndpointContract(ABC):
     def test_a_missing_resource_is_unavailable_and_named(self, bench: StreamerBench) -> None:
         unavailable = self.make_unavailable_section()
         if unavailable is None:
-            return
+            pytest.skip("make_unavailable_section gives none")
         with unavailable as (keys, named):
             config = self.config_of(bench, {"transport": self.kind, "authorities": [ALPHA], **keys})
             threads = set(threading.enumerate())
@@ -214,7 +219,7 @@ class EndpointContract(ABC):
 
 
 def _toml(value: object) -> str:
-    """A value of a section as TOML: as JSON, but for tables."""
+    """A value of a section as TOML: as JSON, except tables."""
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{key} = {_toml(each)}" for key, each in value.items()) + " }"
     if isinstance(value, list | tuple):

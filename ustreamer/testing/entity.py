@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.testing.messages import new_id
-from ustreamer.testing.waiting import wait_until
+from ustreamer.testing.waiting import DEADLINE_S, wait_until
 from ustreamer.transport_port import EndpointTransport
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
 from ustreamer.uprotocol.rpc import RpcClient
@@ -65,9 +65,7 @@ class Entity:
     def unsubscribe(self, topic: UUri) -> None:
         self.call_usubscription(_UNSUBSCRIBE, pb.UnsubscribeRequest(topic=topic.to_pb()))
 
-    def wait_received(self, count: int) -> list[bytes]:
-        """The payloads of all messages, when there are `count`."""
-        wait_until(
-            lambda: len(self.received) >= count, f"{count} messages at {self.address}, got {self.received}"
-        )
+    def wait_received(self, count: int, within_s: float = DEADLINE_S) -> list[bytes]:
+        """Return the payloads of all messages when there are `count`. Fails after `within_s`."""
+        wait_until(lambda: len(self.received) >= count, f"{count} messages at {self.address}", within_s)
         return [message.payload for message in self.received]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ledger law as an assertion."""
+"""The equation of the ledger as an assertion."""
 
 from collections.abc import Mapping
 

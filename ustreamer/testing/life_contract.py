@@ -23,7 +23,7 @@ class LifeContract(PairContract):
     """Each test checks a guarantee about the life of an `EndpointTransport`."""
 
     present_values: ClassVar[frozenset[str]] = frozenset()
-    """Names of `statistics` that are present values, although they have none of the four suffixes."""
+    """Names of `statistics` that go up and down, although they end in none of `_now`, `_open`, `_waiting`, `_bytes`."""
 
     def test_listeners_registered_before_opening_get_messages(self, unopened: Pair) -> None:
         inbox = Mailbox()

@@ -26,14 +26,14 @@ class Mailbox:
             return list(self._messages)
 
     def wait(self, count: int, timeout_s: float = DEADLINE_S) -> list[UMessage]:
-        """All messages, once there are `count` or the time is over."""
+        """Return all messages when there are `count`, or after `timeout_s`. Does not fail."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._messages) >= count, timeout_s)
             return list(self._messages)
 
 
 class BatchMailbox(Mailbox):
-    """A batch listener. The first call waits until `go`, so that a backlog builds up."""
+    """A batch listener. Each call waits until `go`, so that a backlog builds up."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -32,7 +32,7 @@ def now_s() -> float:
 
 
 def resources() -> tuple[int, set[threading.Thread]]:
-    """The number of open files of this process, but for shared memory that a library keeps, and its threads."""
+    """The number of open files of this process, except shared memory that a library keeps, and its threads."""
     files = 0
     for each in Path("/proc/self/fd").iterdir():
         with suppress(FileNotFoundError):  # that of the listing itself
@@ -43,8 +43,8 @@ def resources() -> tuple[int, set[threading.Thread]]:
 class PairContract(ABC):
     """The base of a contract: the factory, and the fixtures that open and close what it makes."""
 
-    limit_of_listeners: ClassVar[int] = 5_000
-    """More listeners than the transport accepts."""
+    listeners_above_limit: ClassVar[int] = 5_000
+    """A number of listeners that the transport refuses."""
     close_within_s: ClassVar[float] = 20.0
     """The longest time of `close`, also while a listener hangs."""
 

@@ -21,7 +21,7 @@ from ustreamer.uprotocol.uuri import UUri
 
 
 class VirtualTime(ManualClock):
-    """`advance` makes each scheduled call at its time, in order. Nothing runs in between: one thread, no waiting."""
+    """`advance` makes each scheduled call at its time, in order. All calls run on the thread of the caller, without waiting."""
 
     def __init__(self, wall_ms: int = 1_700_000_000_000) -> None:
         super().__init__(wall_ms)

@@ -47,10 +47,10 @@ def _run(arguments: argparse.Namespace) -> int:
     import sys
 
     directory: Path = arguments.directory or Path(f"ustreamer-{arguments.name}")
-    obstacle = _name_obstacle(arguments.kind, arguments.name)
+    conflict = _name_conflict(arguments.kind, arguments.name)
     try:
-        if obstacle:
-            raise FileExistsError(obstacle)
+        if conflict:
+            raise FileExistsError(conflict)
         written = write_skeleton(arguments.kind, arguments.name, directory)
     except OSError as error:
         print(f"nothing written: {error}", file=sys.stderr)
@@ -62,8 +62,8 @@ def _run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _name_obstacle(kind: str, name: str) -> str:
-    """A sentence if a configuration cannot tell this name from an installed one; else ""."""
+def _name_conflict(kind: str, name: str) -> str:
+    """Why the name conflicts with an installed plugin or transport; else ""."""
     from ustreamer.host.runtime import plugins
 
     section = _section(name)
