@@ -57,7 +57,7 @@ def absent_parts(attack: Attack, target: Target) -> str:
 
 
 def run(config: Path, *, only: Sequence[str] = (), as_json: bool = False, seconds: float = 1.0) -> int:
-    """Attack a copy of `config`; returns 0 if every attack held, else 1.
+    """Attack a copy of `config`; returns 0 if every attack held, else 1. UNAVAILABLE if none applies.
 
     `seconds` is the length of a window. Raises ConfigError for the file, UStatusError if the copy does not start or
     nothing can be measured.
@@ -72,6 +72,8 @@ def run(config: Path, *, only: Sequence[str] = (), as_json: bool = False, second
         print(json.dumps(msgspec.to_builtins(report), indent=2))
     else:
         print(reports.summary(report))
+    if not results:
+        raise UStatusError(UCode.UNAVAILABLE, f"{config}: none of the selected attacks applies")
     return 1 if report.broken else 0
 
 

@@ -40,10 +40,13 @@ def add_new_command(commands: "argparse._SubParsersAction[argparse.ArgumentParse
 def _name(text: str) -> str:
     if not _NAME.fullmatch(text):
         raise argparse.ArgumentTypeError(f"{text!r}: expected a-z, 0-9 and single dashes, such as night-mode")
+    if text.startswith("test"):
+        raise argparse.ArgumentTypeError(f"{text!r}: pytest would take its classes for tests")
     return text
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    import shlex
     import sys
 
     directory: Path = arguments.directory or Path(f"ustreamer-{arguments.name}")
@@ -56,9 +59,9 @@ def _run(arguments: argparse.Namespace) -> int:
         print(f"nothing written: {error}", file=sys.stderr)
         return 1
     print(f"{directory}: {len(written)} files. Next:")
-    print(f"  pip install -e '{directory}[test]'")
-    print(f"  pytest {directory}")
-    print(f"  ustreamer check {directory}/example.toml --offline")
+    print(f"  pip install -e {shlex.quote(f'{directory}[test]')}")
+    print(f"  pytest {shlex.quote(str(directory))}")
+    print(f"  ustreamer check {shlex.quote(f'{directory}/example.toml')} --offline")
     return 0
 
 
