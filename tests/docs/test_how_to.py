@@ -52,7 +52,7 @@ def test_an_example_makes_a_valid_file(title: str, tmp_path: Path) -> None:
 def test_a_command_has_these_arguments(command: str) -> None:
     program, *arguments = shlex.split(re.split("[>|]", command)[0])
     chosen = pipeline_parser() if program == "ustreamer-pipeline" else parser(arguments[0])
-    chosen.parse_args(arguments)
+    assert callable(chosen.parse_args(arguments).run)
 
 
 def test_the_page_has_twenty_tasks_and_more() -> None:

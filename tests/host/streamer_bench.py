@@ -202,7 +202,7 @@ class Bench(StreamerBench):
         return streamer
 
     def finish(self, drain_s: float = 0) -> None:
-        """Stop all streamers at once, and check their ledgers."""
+        """Stop all streamers in parallel. Check their ledgers."""
         for streamer in self.streamers:
             for transport in streamer.transports.values():
                 if isinstance(transport, FakeTransport):

@@ -52,7 +52,7 @@ class ConnectionOwner(Protocol):
     """What the loop thread calls. No method waits."""
 
     def on_connack(self, receive_maximum: int, max_packet_bytes: int) -> bool:
-        """The broker accepted the connection and takes so many messages at once, and no larger packets.
+        """The broker accepted the connection and takes this number of unacknowledged messages, and no larger packets.
 
         The library sends all of its messages again now. True: it must forget them instead, because they are more or larger.
         """

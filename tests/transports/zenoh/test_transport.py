@@ -502,7 +502,9 @@ def test_without_a_node_sends_are_unavailable_and_later_ones_arrive() -> None:
         receiver.close()
 
 
-def test_puts_through_a_router_are_confirmed_without_a_keep_alive(patient: None) -> None:
+@contextmanager
+def sender_at_a_router() -> Iterator[ZenohTransport]:
+    """A sender at a router that sends no keep-alive for minutes, with a receiver at the same router."""
     here = free_locator()
     with plain_session("router", listen=[here], lease_ms=600_000):
         sender = endpoint(ALPHA, connect=(here,))
@@ -511,29 +513,27 @@ def test_puts_through_a_router_are_confirmed_without_a_keep_alive(patient: None)
             receiver.register_listener(TOPIC, None, Mailbox())
             receiver.open()
             sender.open()
-            sender.send(publish(new_id(), TOPIC, b"first"))
-            put_ns = time.monotonic_ns()
+            yield sender
 
-            def is_confirmed() -> bool:
-                sender.send(publish(new_id(), TOPIC, b"further"))
-                return sender._link_monitor.confirmed_ns > put_ns
 
-            wait_until(is_confirmed, "the answer of the router")
+def test_puts_through_a_router_are_confirmed_without_a_keep_alive(patient: None) -> None:
+    with sender_at_a_router() as sender:
+        sender.send(publish(new_id(), TOPIC, b"first"))
+        put_ns = time.monotonic_ns()
+
+        def is_confirmed() -> bool:
+            sender.send(publish(new_id(), TOPIC, b"further"))
+            return sender._link_monitor.confirmed_ns > put_ns
+
+        wait_until(is_confirmed, "the answer of the router")
 
 
 def test_the_last_put_before_a_pause_is_confirmed_without_a_keep_alive(patient: None) -> None:
-    here = free_locator()
-    with plain_session("router", listen=[here], lease_ms=600_000):
-        sender = endpoint(ALPHA, connect=(here,))
-        receiver = endpoint(BETA, mode="client", connect=(here,))
-        with closing(sender), closing(receiver):
-            receiver.register_listener(TOPIC, None, Mailbox())
-            receiver.open()
-            sender.open()
-            for _ in range(2):  # each pause is confirmed, not only the first
-                sender.send(publish(new_id(), TOPIC, b"last"))
-                put_ns = time.monotonic_ns()
-                wait_until(lambda: sender._link_monitor.confirmed_ns > put_ns, "the answer of the router")  # noqa: B023
+    with sender_at_a_router() as sender:
+        for _ in range(2):  # each pause is confirmed, not only the first
+            sender.send(publish(new_id(), TOPIC, b"last"))
+            put_ns = time.monotonic_ns()
+            wait_until(lambda: sender._link_monitor.confirmed_ns > put_ns, "the answer of the router")  # noqa: B023
 
 
 @pytest.mark.parametrize("retransmit_ms", [15_000, 0])

@@ -134,7 +134,7 @@ def _flood(
 
 
 def query_burst(scene: Scene) -> str:
-    """520 queries at once, and again when they are answered."""
+    """Bursts of 520 queries, four in a second."""
     query = pb.FetchSubscriptionsRequest(topic=scene.topic.to_pb()).SerializeToString()
     for number in scene.paced(4):
         method = FETCH_SUBSCRIPTIONS if number % 2 else FETCH_SUBSCRIBERS
