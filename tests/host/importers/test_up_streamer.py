@@ -137,7 +137,12 @@ def test_the_configuration_of_an_example_streamer_is_imported(tmp_path: Path) ->
     config = tmp_path / "ours.toml"
     config.write_text(toml_text("core", found, "x"), encoding="utf-8")
     assert check.check(config, offline=True).problems == ()
-    assert [each.split(": ")[0] for each in found.left_out][-1] == "someip_config"
+    assert [each.split(": ")[0] for each in found.left_out] == [
+        "streamer_uuri.ue_id",
+        "streamer_uuri.ue_version_major",
+        "usubscription_config.file_path",
+        "someip_config",
+    ]
 
 
 def test_the_configuration_of_the_plugin_of_the_zenoh_router_is_imported(tmp_path: Path) -> None:
