@@ -119,6 +119,20 @@ def test_a_packet_of_another_program_is_refused_counted_and_acknowledged(
     assert reasons == {"address", "properties"}
 
 
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_packet_that_the_library_cannot_read_is_refused_and_ends_no_connection(
+    broker: Mosquitto, qos: int
+) -> None:
+    # The broker accepts U+FEFF in a text, as MQTT allows it; the library refuses it.
+    with opened(broker.url) as (transport, inbox), plain_client(broker.port, client_id()) as other:
+        for user in ([*user_properties(new_id()), ("x", "\ufeff")], user_properties(new_id())):
+            other.publish(WIRE_TOPIC, user, b"good", qos=qos)
+        assert len(inbox.wait(1)) == 1
+        wait_until(lambda: transport.statistics()["refused_unreadable"] == 1, "the refusal")
+        counters = transport.statistics()
+    assert (counters["received"], counters["connects"]) == (1, 1)
+
+
 def test_only_messages_of_the_authorities_behind_the_endpoint_are_subscribed(broker: Mosquitto) -> None:
     keys: dict[str, Any] = {"authorities": (ALPHA,), "receive_for": (BETA,)}
     with opened(broker.url, **keys) as (transport, inbox), plain_client(broker.port, client_id()) as other:

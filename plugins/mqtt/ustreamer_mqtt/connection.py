@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The connection to the broker: the only module that calls the client library, paho-mqtt.
+"""The connection to the broker: with `client`, the only module that calls the client library, paho-mqtt.
 
     loop thread    connect, read, write, keep alive, retry       calls the owner (`ConnectionOwner`)
     any thread     publish, acknowledge, wake
@@ -31,6 +31,7 @@ from ustreamer.core.base.backoff import backoff_ns
 from ustreamer.core.base.log_limit import limited
 from ustreamer.transport_port import EndpointContext
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
+from ustreamer_mqtt.client import UNREADABLE, TolerantClient
 from ustreamer_mqtt.config import MqttEndpoint
 from ustreamer_mqtt.reason_codes import FIRST_FAILURE, PASSING, ucode_of
 
@@ -68,6 +69,10 @@ class ConnectionOwner(Protocol):
 
     def on_message(self, message: MQTTMessage, connection: int) -> None:
         """A PUBLISH packet. `connection` is for `acknowledge`."""
+        ...
+
+    def on_unreadable(self, reason: str) -> None:
+        """A PUBLISH packet that the library cannot read. It is acknowledged."""
         ...
 
     def on_acknowledged(self, acknowledgements: Sequence[tuple[int, int]]) -> None:
@@ -134,7 +139,8 @@ class BrokerConnection:
 
     def _new_client(self) -> Client:
         config = self._config
-        client = Client(
+        client = TolerantClient(
+            self._on_unreadable,
             CallbackAPIVersion.VERSION2,
             self.client_id,
             protocol=MQTTProtocolVersion.MQTTv5,
@@ -343,7 +349,14 @@ class BrokerConnection:
         client = self._client
         for _ in range(_MAX_READS):
             before = self._packets
-            if client.loop_read() != MQTTErrorCode.MQTT_ERR_SUCCESS or self._packets == before:
+            try:
+                result = client.loop_read()
+            except UNREADABLE as error:
+                self._fault = UStatusError(
+                    UCode.UNAVAILABLE, f"{self._where} sent a packet that cannot be read: {error}"
+                )
+                break
+            if result != MQTTErrorCode.MQTT_ERR_SUCCESS or self._packets == before:
                 break
             if not self._owner.may_read():
                 break
@@ -421,6 +434,10 @@ class BrokerConnection:
     def _on_message(self, client: Client, userdata: Any, message: MQTTMessage) -> None:
         self._packets += 1
         self._owner.on_message(message, self.number)
+
+    def _on_unreadable(self, reason: str) -> None:
+        self._packets += 1
+        self._owner.on_unreadable(reason)
 
     def _on_publish(
         self, client: Client, userdata: Any, mid: int, reason: ReasonCode, properties: Properties

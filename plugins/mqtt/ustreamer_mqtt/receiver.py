@@ -50,6 +50,7 @@ class RefusalReason(StrEnum):
     VERSION = "version"
     ADDRESS = "address"
     RULES = "rules"
+    UNREADABLE = "unreadable"
 
 
 class _Refusal(Exception):
@@ -230,6 +231,10 @@ class PacketReceiver:
         self.counts["redelivered"] += message.dup
         self._inbox.put(_Packet(message, connection, self._monotonic_ns(), size))
 
+    def refuse_unreadable(self, reason: str) -> None:
+        """A packet that the library cannot read; it is acknowledged already."""
+        self._refuse(_Refusal(RefusalReason.UNREADABLE, invalid_argument(reason)))
+
     def may_read(self) -> bool:
         """False if the inbox is full; the receiver wakes the loop thread when it is not any more."""
         if self._has_room():
@@ -275,7 +280,7 @@ class PacketReceiver:
         try:
             message = self._decoder.decode(packet.message)
         except _Refusal as refusal:
-            self._refuse(packet.message, refusal)
+            self._refuse(refusal)
         else:
             id = b"" if self.store is None else receipt_id(message.id)
             if id and id in self._recent:
@@ -292,7 +297,7 @@ class PacketReceiver:
         if len(self._unsafe) == 1:
             self._wake_loop()
 
-    def _refuse(self, packet: MQTTMessage, refusal: _Refusal) -> None:
+    def _refuse(self, refusal: _Refusal) -> None:
         self.refused[refusal.reason] += 1
         extra = {"endpoint": self._name, "reason": str(refusal.reason), "why": str(refusal)}
         log.warning("mqtt.packet_refused", extra={**extra, **limited(self._name, refusal.reason)})

@@ -193,6 +193,9 @@ class MqttTransport(EndpointTransport):
     def on_message(self, message: MQTTMessage, connection: int) -> None:
         self._receiver.put(message, connection)
 
+    def on_unreadable(self, reason: str) -> None:
+        self._receiver.refuse_unreadable(reason)
+
     def on_acknowledged(self, acknowledgements: Sequence[tuple[int, int]]) -> None:
         self._unconfirmed.on_acknowledged(acknowledgements)
 
