@@ -14,7 +14,7 @@ from tests.transports.zenoh.sessions import endpoint, free_locator, plain_sessio
 from ustreamer.core.peers.election import Announcement, AnnouncementRole
 from ustreamer.core.peers.topic_advertisements import TopicAdvertisement
 from ustreamer.transports.zenoh.keys import filter_key
-from ustreamer.transports.zenoh.token_keys import advertisement_key, announcement_key
+from ustreamer.transports.zenoh.tokens.token_keys import advertisement_key, announcement_key
 from ustreamer.transports.zenoh.transport import ZenohTransport
 from ustreamer.uprotocol.batch import IdColumns, MessageBatch
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPayloadFormat, UPriority

@@ -36,8 +36,9 @@ from ustreamer.host.runtime.streamer import Streamer
 from ustreamer.host.storage import received_ids  # noqa: F401
 from ustreamer.host.storage.dead_letter_store import DIRECTORY
 from ustreamer.transport_port import EndpointConfig
-from ustreamer.transports.zenoh import awaited_receipts, receipt_giver, transport  # noqa: F401
+from ustreamer.transports.zenoh import transport  # noqa: F401
 from ustreamer.transports.zenoh.config import ZenohEndpoint
+from ustreamer.transports.zenoh.receipts import awaited_receipts, receipt_giver  # noqa: F401
 
 STATE_DIR: Final = Path("/simulated/state")
 PLUGINS: Final[Mapping[str, type]] = {"usubscription": UsubscriptionPlugin, "wamp": WampPlugin}

@@ -38,13 +38,13 @@ class Mutation(NamedTuple):
 MUTATIONS: Final = (
     Mutation(
         "a publisher that lost its subscribers is not noted",
-        f"{_ZENOH}/publisher.py",
+        f"{_ZENOH}/possible_losses.py",
         "self._losses.setdefault(publisher, now_ns)",
         "pass",
     ),
     Mutation(
         "a route stays open after its subscribers left",
-        f"{_ZENOH}/publisher.py",
+        f"{_ZENOH}/possible_losses.py",
         "publisher.open = False  # at once",
         "pass  # at once",
     ),
@@ -62,19 +62,19 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "what could not be retransmitted is not counted",
-        f"{_ZENOH}/publisher.py",
-        "            if not self._retransmit(publisher, put_ns, message):\n                self.not_retransmitted += 1",
-        "            self._retransmit(publisher, put_ns, message)",
+        f"{_ZENOH}/possible_losses.py",
+        "            if not self._repeat(publisher, put_ns, message):\n                self.not_retransmitted += 1",
+        "            self._repeat(publisher, put_ns, message)",
     ),
     Mutation(
         "half of the lost messages are retransmitted",
-        f"{_ZENOH}/publisher.py",
+        f"{_ZENOH}/possible_losses.py",
         "lost = self._lost_of(publisher, to_retransmit)",
         "lost = self._lost_of(publisher, to_retransmit)[::2]",
     ),
     Mutation(
         "retransmitted messages follow newer ones",
-        f"{_ZENOH}/publisher.py",
+        f"{_ZENOH}/possible_losses.py",
         "lost = self._lost_of(publisher, to_retransmit)",
         "lost = self._lost_of(publisher, to_retransmit)[::-1]",
     ),

@@ -17,7 +17,7 @@ from ustreamer.core.routing.usubscription_codec import (
 )
 from ustreamer.transports.zenoh.decoder import VERSION_BYTE
 from ustreamer.transports.zenoh.keys import filter_key, message_key
-from ustreamer.transports.zenoh.receipt_keys import (
+from ustreamer.transports.zenoh.receipts.receipt_keys import (
     EVERY_RECEIPT,
     ID_IN_ATTACHMENT,
     PREFIX,

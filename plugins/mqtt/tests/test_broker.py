@@ -14,6 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+from paho.mqtt.exception import MQTTException
+from ustreamer_mqtt.client import TolerantClient
 from ustreamer_mqtt.config import MqttEndpoint, MqttTls
 from ustreamer_mqtt.receiver import receipt_id
 from ustreamer_mqtt.transport import MqttTransport
@@ -117,6 +120,16 @@ def test_a_packet_of_another_program_is_refused_counted_and_acknowledged(
     assert (counters["refused_address"], counters["refused_properties"], counters["received"]) == (1, 2, 1)
     reasons = {each.__dict__["reason"] for each in caplog.records if each.msg == "mqtt.packet_refused"}
     assert reasons == {"address", "properties"}
+
+
+def test_a_packet_without_a_number_ends_the_connection() -> None:
+    reasons: list[str] = []
+    client = TolerantClient(reasons.append, CallbackAPIVersion.VERSION2, protocol=MQTTProtocolVersion.MQTTv5)
+    client._in_packet["command"] = 0x32  # a PUBLISH with QoS 1
+    client._in_packet["packet"] = bytearray(b"\x00\x09a")  # the topic has 9 bytes
+    with pytest.raises(MQTTException, match="without a number"):
+        client._handle_publish()
+    assert reasons == []
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])

@@ -186,6 +186,6 @@ def test_a_zenoh_endpoint_prepares_subscribed_topics_before_their_first_messages
         assert isinstance(cloud, ZenohTransport)
         assert cloud._sender is not None
         publishers = cloud._sender._publishers
-        eventually(lambda: TOPIC in {topic for topic, _, _ in list(publishers)}, "the publisher")  # noqa: B023
+        eventually(lambda: TOPIC in {each.route[0] for each in list(publishers)}, "the publisher")  # noqa: B023
         streamer.stop(0)
     app.close()

@@ -19,8 +19,8 @@ from tests.waiting import wait_until
 from ustreamer.core.peers.election import Announcement, AnnouncementRole, PeerRouters
 from ustreamer.core.peers.topic_advertisements import TopicAdvertisement
 from ustreamer.testing.mailbox import Mailbox
-from ustreamer.transports.zenoh import peer_tokens
-from ustreamer.transports.zenoh.token_keys import advertisement_key, announcement_key, parse_token
+from ustreamer.transports.zenoh.tokens import peer_tokens
+from ustreamer.transports.zenoh.tokens.token_keys import advertisement_key, announcement_key, parse_token
 from ustreamer.transports.zenoh.transport import ZenohTransport
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import ANY

@@ -13,11 +13,11 @@ from tests.transports.zenoh.sessions import CLOCK, free_locator, plain_session
 from tests.waiting import wait_until
 from ustreamer.testing.messages import ALPHA, BETA, TOPIC, new_id
 from ustreamer.transport_port import EndpointContext
-from ustreamer.transports.zenoh.awaited_receipts import MAX_AWAITED, AwaitedReceipts, Receiver
 from ustreamer.transports.zenoh.config import ZenohEndpoint
 from ustreamer.transports.zenoh.keys import EVERY_KEY, message_key
-from ustreamer.transports.zenoh.receipt_giver import RecentIds
-from ustreamer.transports.zenoh.receipt_keys import (
+from ustreamer.transports.zenoh.receipts.awaited_receipts import MAX_AWAITED, AwaitedReceipts, Receiver
+from ustreamer.transports.zenoh.receipts.receipt_giver import RecentIds
+from ustreamer.transports.zenoh.receipts.receipt_keys import (
     EVERY_RECEIPT,
     ReceiptGiverId,
     parse_receipt_key,
@@ -336,7 +336,7 @@ class Link:
         wait_until(lambda: self.sender._link_monitor.up)
         self.sender.send(publish(new_id(), TOPIC, b"0"))
         assert self.sender._sender is not None
-        [publisher] = self.sender._sender._publishers.values()
+        [publisher] = self.sender._sender._publishers
         return len(publisher.receivers)
 
     def count(self, name: str, transport: ZenohTransport | None = None) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The puts that a `SentStore` keeps, as the keeper counts them. With a sender: test_publisher.py."""
+"""The puts that a `SentStore` keeps, as the keeper counts them. With a sender: test_possible_losses.py."""
 
 from collections.abc import Collection, Hashable, Sequence
 

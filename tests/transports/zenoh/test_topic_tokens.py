@@ -15,8 +15,8 @@ from tests.waiting import wait_until
 from ustreamer.core.peers.election import Announcement
 from ustreamer.core.peers.topic_advertisements import TopicAdvertisement
 from ustreamer.core.routing.subscriptions import MAX_PERIOD_NS
-from ustreamer.transports.zenoh import topic_tokens
-from ustreamer.transports.zenoh.token_keys import advertisement_key, parse_token
+from ustreamer.transports.zenoh.tokens import topic_tokens
+from ustreamer.transports.zenoh.tokens.token_keys import advertisement_key, parse_token
 from ustreamer.transports.zenoh.transport import ZenohTransport
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import ANY_ENTITY, ANY_VERSION, UUri

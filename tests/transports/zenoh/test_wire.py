@@ -17,7 +17,7 @@ from tests.waiting import wait_until
 from ustreamer.testing.mailbox import Mailbox
 from ustreamer.testing.messages import code_of
 from ustreamer.transports.zenoh.decoder import SampleRefusalReason
-from ustreamer.transports.zenoh.publisher import PRIORITIES
+from ustreamer.transports.zenoh.route_publishers import PRIORITIES
 from ustreamer.transports.zenoh.transport import ZenohTransport
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPayloadFormat, UPriority
 from ustreamer.uprotocol.umessage import UMessage, publish

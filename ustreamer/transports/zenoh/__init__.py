@@ -6,8 +6,10 @@ In: Zenoh samples of the subscribed keys. Out: messages to the listeners, and pu
 transport.py     the endpoint: one session, its listeners, its statistics; read it first
 keys.py          key expressions of messages and filters
 decoder.py       sample to UMessage            subscriber.py   receiving threads and listener calls
-publisher.py     UMessage to put               retransmit.py   messages to put again after a lost link
+publisher.py     UMessage to put; its parts are route_publishers.py, encoded_headers.py and early_declarations.py
+possible_losses.py what may not have arrived; it uses retransmit.py, sent_keeper.py and receipts
 link_monitor.py  connected nodes, lost data    tcp_info.py     kernel state of a link
-peer_tokens.py, topic_tokens.py, token_keys.py announcements of peer streamers as liveliness tokens
+receipts         between streamers: givers, and the puts without a receipt
+tokens           announcements of peer streamers as liveliness tokens
 config.py        the `[endpoints.<name>]` keys; imports no Zenoh
 """

@@ -11,8 +11,8 @@ from urllib.parse import quote
 
 from ustreamer.transports.zenoh.config import ZenohIdentity
 from ustreamer.transports.zenoh.keys import EVERY_KEY, filter_key
-from ustreamer.transports.zenoh.receipt_keys import PREFIX as RECEIPTS
-from ustreamer.transports.zenoh.token_keys import PREFIX as TOKENS
+from ustreamer.transports.zenoh.receipts.receipt_keys import PREFIX as RECEIPTS
+from ustreamer.transports.zenoh.tokens.token_keys import PREFIX as TOKENS
 from ustreamer.uprotocol.uuri import ANY, ANY_AUTHORITY
 
 _GATEWAY: Final = "the streamer"

@@ -33,9 +33,9 @@ from ustreamer.transports.zenoh.errors import zenoh_error_text
 from ustreamer.transports.zenoh.foreign_keys import ForeignKeys
 from ustreamer.transports.zenoh.keys import EVERY_KEY
 from ustreamer.transports.zenoh.link_monitor import LinkMonitor, lease_ms
-from ustreamer.transports.zenoh.peer_tokens import PeerTokens
+from ustreamer.transports.zenoh.tokens.peer_tokens import PeerTokens
 from ustreamer.transports.zenoh.publisher import ZenohSender
-from ustreamer.transports.zenoh.receipt_keys import ReceiptGiverId, receipt_id
+from ustreamer.transports.zenoh.receipts.receipt_keys import ReceiptGiverId, receipt_id
 from ustreamer.transports.zenoh.retransmit import AnsweredRequests, RetransmitConfig
 from ustreamer.transports.zenoh.subscriber import (
     CoveredFilters,
@@ -50,8 +50,8 @@ from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import ANY, ANY_AUTHORITY, UUri, check_authority, check_filters
 
 if TYPE_CHECKING:
-    from ustreamer.transports.zenoh.awaited_receipts import AwaitedReceipts
-    from ustreamer.transports.zenoh.receipt_giver import ReceiptGiver
+    from ustreamer.transports.zenoh.receipts.awaited_receipts import AwaitedReceipts
+    from ustreamer.transports.zenoh.receipts.receipt_giver import ReceiptGiver
 
 
 log = logging.getLogger("ustreamer.zenoh")
@@ -521,8 +521,8 @@ def _receipt_parts(
     """The two sides of receipts, if the endpoint has them. Few have: their modules are imported here."""
     if not config.receipts:
         return None, None
-    from ustreamer.transports.zenoh.awaited_receipts import AwaitedReceipts
-    from ustreamer.transports.zenoh.receipt_giver import ReceiptGiver
+    from ustreamer.transports.zenoh.receipts.awaited_receipts import AwaitedReceipts
+    from ustreamer.transports.zenoh.receipts.receipt_giver import ReceiptGiver
 
     instance, window_ns = context.instance or "0", config.retransmit_ms * 1_000_000
     awaited = AwaitedReceipts(instance, context.clock.monotonic_ns, window_ns)

@@ -11,7 +11,7 @@ from ustreamer.host.attack.attack import Attack, Need
 from ustreamer.host.attack.clients.zenoh_node import notification_attributes, publication
 from ustreamer.host.attack.scene import SUBSCRIBE, Scene
 from ustreamer.host.storage.stored_messages import read_stored_messages
-from ustreamer.transports.zenoh.token_keys import announcement_key
+from ustreamer.transports.zenoh.tokens.token_keys import announcement_key
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatusError

@@ -28,7 +28,7 @@ from typing import Final
 import zenoh
 from zenoh.handlers import Callback
 
-from ustreamer.transports.zenoh.receipt_keys import (
+from ustreamer.transports.zenoh.receipts.receipt_keys import (
     EVERY_RECEIPT,
     EVERY_TOKEN,
     parse_receipt_key,

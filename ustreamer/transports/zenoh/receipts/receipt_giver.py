@@ -21,7 +21,7 @@ import zenoh
 
 from ustreamer.transport_port import ReceivedStore
 from ustreamer.transports.zenoh.errors import zenoh_error_text
-from ustreamer.transports.zenoh.receipt_keys import (
+from ustreamer.transports.zenoh.receipts.receipt_keys import (
     ReceiptGiverId,
     receipt_id,
     receipt_ids,

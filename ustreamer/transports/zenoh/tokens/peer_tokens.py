@@ -23,8 +23,8 @@ from zenoh.handlers import Callback
 from ustreamer.core.peers.election import Announcement, AnnouncementRole
 from ustreamer.core.peers.topic_advertisements import TopicAdvertisement
 from ustreamer.transports.zenoh.errors import zenoh_error_text
-from ustreamer.transports.zenoh.token_keys import PREFIX, announcement_key, parse_token
-from ustreamer.transports.zenoh.topic_tokens import TopicTokens
+from ustreamer.transports.zenoh.tokens.token_keys import PREFIX, announcement_key, parse_token
+from ustreamer.transports.zenoh.tokens.topic_tokens import TopicTokens
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
 log = logging.getLogger("ustreamer.zenoh")

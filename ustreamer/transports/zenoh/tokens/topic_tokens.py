@@ -18,7 +18,7 @@ import zenoh
 
 from ustreamer.core.peers.topic_advertisements import TopicAdvertisement
 from ustreamer.transports.zenoh.errors import zenoh_error_text
-from ustreamer.transports.zenoh.token_keys import advertisement_key
+from ustreamer.transports.zenoh.tokens.token_keys import advertisement_key
 
 log = logging.getLogger("ustreamer.zenoh")
 

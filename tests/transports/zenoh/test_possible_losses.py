@@ -1,0 +1,332 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Puts that may be lost are put again, kept or reported: with real sessions in this process."""
+
+from collections.abc import Hashable
+from threading import Lock
+from time import monotonic_ns
+
+import pytest
+
+from tests.transports.zenoh.publisher_bench import MakeBench, numbered, received
+from tests.transports.zenoh.sessions import CLOCK
+from tests.waiting import wait_until
+from ustreamer.testing.messages import ALPHA, METHOD, REMOTE_CLIENT, new_id
+from ustreamer.transport_port import EndpointContext
+from ustreamer.transports.zenoh.encoded_headers import ID_TAG, VERSION_AND_TAGS
+from ustreamer.transports.zenoh.link_monitor import UnconfirmedSpan
+from ustreamer.transports.zenoh.possible_losses import PossibleLosses
+from ustreamer.transports.zenoh.retransmit import HEAD, AnsweredRequests, Origin, RetransmitConfig
+from ustreamer.transports.zenoh.route_publishers import RoutePublishers
+from ustreamer.uprotocol.umessage import request
+
+
+def test_possibly_lost_messages_are_put_again_in_order_before_newer_ones(make_bench: MakeBench) -> None:
+    bench = make_bench()
+    subscriber = bench.listen()
+    bench.put(*(numbered(n) for n in range(3)))
+    assert received(subscriber, 3) == [0, 1, 2]
+    bench.unsubscribe(subscriber)
+    assert not bench.is_accepted(numbered(9))
+    subscriber = bench.listen()
+    bench.put(numbered(3))
+    assert received(subscriber, 4) == [0, 1, 2, 3]
+    assert (bench.sender.sent, bench.sender.retransmitted, bench.sender.not_retransmitted) == (4, 3, 0)
+
+
+def test_a_retransmitted_message_keeps_its_id_and_can_be_lost_again(make_bench: MakeBench) -> None:
+    bench = make_bench()
+    attachments = set()
+    subscriber = bench.listen()
+    bench.put(numbered(0))
+    for _ in range(3):
+        attachment = subscriber.recv().attachment
+        assert attachment is not None
+        attachments.add(attachment.to_bytes())
+        for each in bench.publishers:
+            each.lost_ns = 0
+        bench.unsubscribe(subscriber)
+        subscriber = bench.listen()
+    assert len(attachments) == 1
+
+
+def test_only_puts_since_the_loss_are_put_again(make_bench: MakeBench) -> None:
+    bench = make_bench()
+    subscriber = bench.listen()
+    bench.put(numbered(0))
+    bench.lost_since_ns = monotonic_ns()
+    bench.put(numbered(1))
+    bench.unsubscribe(subscriber)
+    assert received(bench.listen(), 1) == [1]
+    wait_until(lambda: bench.sender.retransmitted == 1, "the replay")
+
+
+def test_a_known_start_of_a_loss_overrides_the_window(make_bench: MakeBench) -> None:
+    """The loss can be detected long after the last put."""
+    bench = make_bench(ms=1)
+    subscriber = bench.listen()
+    bench.put(numbered(0))
+    put = monotonic_ns()
+    wait_until(lambda: monotonic_ns() > put + 2_000_000, "a longer time than the window")
+    bench.lost_since_ns = 1
+    bench.unsubscribe(subscriber)
+    assert received(bench.listen(), 1) == [0]
+
+
+def test_without_a_known_loss_the_window_applies(make_bench: MakeBench) -> None:
+    bench = make_bench(ms=1)
+    subscriber = bench.listen()
+    bench.put(numbered(0))
+    put = monotonic_ns()
+    wait_until(lambda: monotonic_ns() > put + 2_000_000, "a longer time than the window")
+    bench.unsubscribe(subscriber)
+    subscriber = bench.listen()
+    bench.put(numbered(1))
+    assert received(subscriber, 1) == [1]
+    assert bench.sender.retransmitted == 0
+
+
+def test_an_expired_message_is_not_put_again(make_bench: MakeBench) -> None:
+    bench = make_bench()
+    subscriber = bench.listen()
+    short = numbered(0, ttl=100)
+    bench.put(short, numbered(1))
+    bench.unsubscribe(subscriber)
+    wait_until(lambda: CLOCK.wall_ms() > short.id.time_ms + 100, "its end")
+    assert received(bench.listen(), 1) == [1]
+    wait_until(lambda: bench.sender.not_retransmitted == 1, "the count")
+
+
+def test_an_answered_request_is_not_put_again(make_bench: MakeBench) -> None:
+    """An event is never treated as answered, for any reqid of a response."""
+    bench = make_bench()
+    subscriber = bench.listen()
+    sent_request, event = (
+        [request(new_id(), REMOTE_CLIENT, METHOD, b"%d" % n, ttl=60_000) for n in range(3)],
+        numbered(3),
+    )
+    bench.put(*sent_request, event)
+    assert received(subscriber, 4) == [0, 1, 2, 3]
+    bench.answered.add_reqids([sent_request[0].id, event.id])
+    bench.unsubscribe(subscriber)
+    bench.answered.add_reqids([sent_request[2].id])  # while no subscriber was connected
+    subscriber = bench.listen()
+    assert sorted(received(subscriber, 2)) == [1, 3]
+    last = request(new_id(), REMOTE_CLIENT, METHOD, b"4", ttl=60_000)
+    bench.put(last)
+    assert received(subscriber, 1) == [4]
+    assert (bench.sender.retransmitted, bench.sender.not_retransmitted) == (2, 0)
+
+
+@pytest.mark.parametrize("years", [26, -26])
+def test_a_clock_step_does_not_change_which_messages_are_put_again(make_bench: MakeBench, years: int) -> None:
+    """An ECU boots in 2000, and its clock steps to today."""
+    bench = make_bench()
+    subscriber = bench.listen()
+    short = numbered(0, ttl=100)
+    bench.put(short, numbered(1, ttl=60_000))
+    put = monotonic_ns()
+    bench.unsubscribe(subscriber)
+    bench.clock_step_ms = years * 365 * 86_400_000
+    wait_until(lambda: monotonic_ns() > put + 100_000_000, "its end")
+    assert received(bench.listen(), 1) == [1]
+    wait_until(lambda: bench.sender.not_retransmitted == 1, "the count")
+
+
+@pytest.mark.parametrize(
+    ("bounds", "again"),
+    [
+        ({"ms": 0}, []),
+        ({"bytes": 3 * 201}, [2, 3, 4]),
+        ({"bytes": 1}, [4]),
+    ],
+)
+def test_the_retransmit_buffer_is_bounded_and_drops_the_oldest(
+    make_bench: MakeBench, bounds: dict[str, int], again: list[int]
+) -> None:
+    bench = make_bench(**bounds)
+    subscriber = bench.listen()
+    bench.put(*(numbered(n) for n in range(5)))
+    bench.unsubscribe(subscriber)
+    subscriber = bench.listen()
+    bench.put(numbered(5))
+    assert received(subscriber, len(again) + 1) == [*again, 5]
+
+
+def test_the_bounds_apply_to_all_routes_together(make_bench: MakeBench) -> None:
+    bench = make_bench(bytes=3 * 201)
+    subscriber = bench.listen()
+    bench.put(*(numbered(n, n % 2) for n in range(5)))
+    assert bench.remembered_count == 3
+    bench.unsubscribe(subscriber)
+    bench.wait_all_lost()
+    assert sorted(received(bench.listen(), 3)) == [2, 3, 4]
+
+
+def test_messages_older_than_the_window_are_removed(make_bench: MakeBench) -> None:
+    bench = make_bench(ms=1)
+    subscriber = bench.listen()
+    bench.put(numbered(0))
+    first = monotonic_ns()
+    wait_until(lambda: monotonic_ns() > first + 1_000_000, "its age")
+    bench.put(numbered(1))
+    assert bench.remembered_count == 1
+    assert received(subscriber, 2) == [0, 1]
+
+
+def test_an_evicted_publisher_counts_its_unsent_retransmissions(make_bench: MakeBench) -> None:
+    bench = make_bench()
+    bench.sender._publishers.limit = 1
+    subscriber = bench.listen()
+    bench.put(numbered(0))
+    bench.unsubscribe(subscriber)
+    assert not bench.is_accepted(numbered(1, 1))
+    assert bench.sender.not_retransmitted == 1
+
+
+def test_puts_since_a_node_may_have_stopped_reading_are_unconfirmed_but_no_answered_request(
+    make_bench: MakeBench,
+) -> None:
+    bench = make_bench()
+    subscriber = bench.listen()
+    bench.put(numbered(0))
+    call, answered = (request(new_id(), REMOTE_CLIENT, METHOD, b"%d" % n, ttl=60_000) for n in (1, 2))
+    begin_ns = monotonic_ns()
+    bench.put(call, answered, numbered(3), numbered(4, 1))
+    end_ns = monotonic_ns()
+    bench.put(numbered(5))
+    assert len(received(subscriber, 6)) == 6
+    bench.answered.add_reqids([answered.id])
+    bench.links.unconfirmed_spans = lambda: [UnconfirmedSpan(begin_ns, end_ns, 1 << 62)]  # type: ignore[method-assign]
+    messages, forgotten = bench.sender.unconfirmed()
+    assert ([int(each.payload) for each in messages], forgotten) == ([1, 3, 4], 0)
+    bench.links.unconfirmed_spans = list  # type: ignore[method-assign]
+    assert bench.sender.unconfirmed() == ([], 0)
+
+
+def test_puts_that_wait_for_a_lost_subscriber_are_unconfirmed_once_each(make_bench: MakeBench) -> None:
+    bench = make_bench()
+    subscriber = bench.listen()
+    bench.put(numbered(0))
+    bench.lost_since_ns = monotonic_ns()
+    bench.put(numbered(1), numbered(2))
+    assert received(subscriber, 3) == [0, 1, 2]
+    bench.unsubscribe(subscriber)
+    bench.links.unconfirmed_spans = lambda: [UnconfirmedSpan(0, 1 << 62, 1 << 62)]  # type: ignore[method-assign]
+    assert [int(each.payload) for each in bench.sender.unconfirmed().messages] == [0, 1, 2]
+    bench.links.unconfirmed_spans = list  # type: ignore[method-assign]
+    assert [int(each.payload) for each in bench.sender.unconfirmed().messages] == [1, 2]
+
+
+def test_evicted_puts_that_may_be_lost_are_counted(make_bench: MakeBench) -> None:
+    bench = make_bench(bytes=3 * 201)
+    subscriber = bench.listen()
+    bench.put(*(numbered(n) for n in range(5)))
+    bench.unsubscribe(subscriber)
+    messages, forgotten = bench.sender.unconfirmed()
+    assert ([int(each.payload) for each in messages], forgotten) == ([2, 3, 4], 2)
+    subscriber = bench.listen()
+    bench.put(numbered(5))
+    assert received(subscriber, 4) == [2, 3, 4, 5]
+    assert bench.sender.not_retransmitted == 2
+
+
+# --- puts that a kill of the process would lose -----------------------------------------------------------------------
+
+
+def test_puts_to_a_suspect_node_are_kept_until_they_have_arrived(make_bench: MakeBench) -> None:
+    bench = make_bench()
+    subscriber = bench.listen()
+    call = request(new_id(), REMOTE_CLIENT, METHOD, b"7", ttl=60_000)  # never kept: a second call can do harm
+    bench.put(numbered(0), numbered(1, 1), call)
+    assert len(received(subscriber, 3)) == 3
+    with bench.held_monitor() as tick:
+        tick()
+        assert bench.kept.numbers == []
+        bench.links.has_suspect = True
+        tick()
+        assert bench.kept.numbers == [0, 1]
+        bench.put(numbered(2))
+        tick()
+        assert sorted(bench.kept.numbers) == [0, 1, 2]
+        bench.links.has_suspect = False
+        tick()
+        assert sorted(bench.kept.numbers) == [0, 1, 2]
+        bench.links.confirmed_ns = monotonic_ns()
+        tick()
+        assert bench.kept.numbers == []
+        bench.links.has_suspect = True
+        tick()
+        assert bench.kept.numbers == []  # confirmed
+
+
+def test_a_busy_store_gets_the_same_puts_again(make_bench: MakeBench) -> None:
+    bench = make_bench()
+    subscriber = bench.listen()
+    bench.put(numbered(0))
+    assert received(subscriber, 1) == [0]
+    with bench.held_monitor() as tick:
+        bench.links.has_suspect = bench.kept.is_busy = True
+        tick()
+        assert bench.kept.numbers == []
+        bench.kept.is_busy = False
+        tick()
+        assert bench.kept.numbers == [0]
+        bench.links.has_suspect, bench.links.confirmed_ns, bench.kept.is_busy = False, monotonic_ns(), True
+        tick()
+        assert bench.kept.numbers == [0]
+        bench.kept.is_busy = False
+        tick()
+        assert bench.kept.numbers == []
+
+
+def test_possibly_lost_puts_are_kept_until_they_were_put_again_and_have_arrived(
+    make_bench: MakeBench,
+) -> None:
+    bench = make_bench()
+    subscriber = bench.listen()
+    bench.put(numbered(0))
+    bench.lost_since_ns = monotonic_ns()
+    bench.put(numbered(1), numbered(2))
+    assert received(subscriber, 3) == [0, 1, 2]
+    bench.unsubscribe(subscriber)
+    wait_until(lambda: bench.kept.numbers == [1, 2], "the kept puts")
+    subscriber = bench.listen()
+    bench.put(numbered(3))
+    assert received(subscriber, 3) == [1, 2, 3]
+    assert bench.kept.numbers == [1, 2]
+    bench.links._confirmed_ns = lambda now_ns: now_ns  # type: ignore[method-assign]
+    wait_until(lambda: bench.kept.numbers == [], "the release")
+
+
+# --- without a sender -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("in_time", [True, False])
+def test_what_is_too_late_to_be_put_again_is_counted(make_bench: MakeBench, *, in_time: bool) -> None:
+    bench = make_bench()
+    context, put_lock, opened = EndpointContext("backbone", ALPHA, CLOCK), Lock(), list[Hashable]()
+    publishers = RoutePublishers(bench.session, context, limit=1)
+    losses = PossibleLosses(
+        context,
+        bench.links,
+        publishers,
+        put_lock,
+        lambda publisher, put_ns, message: in_time,
+        opened.append,
+        RetransmitConfig(),
+        AnsweredRequests(0),
+    )
+    message = numbered(0)
+    publisher = publishers.declare(message.attributes)
+    publishers.add(publisher)
+    head = HEAD.pack(VERSION_AND_TAGS, message.id.msb, ID_TAG, message.id.lsb)
+    losses.append((Origin(publisher, message.attributes),), CLOCK.monotonic_ns(), (head,), (message.payload,))
+    subscriber = bench.listen()  # found by another process: the route opens on the thread of the monitor
+    wait_until(lambda: bool(opened), "the route")
+    bench.wait_arrived()
+    opened.clear()
+    subscriber.undeclare()  # type: ignore[no-untyped-call]
+    wait_until(lambda: not publisher.open, "the loss")
+    subscriber = bench.listen()
+    wait_until(lambda: bool(opened), "the route again")
+    assert (losses.retransmitted, losses.not_retransmitted) == ((1, 0) if in_time else (0, 1))

@@ -1,0 +1,449 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The puts that may not have arrived: remembered, put again when a subscriber is back, kept on disk, or reported.
+
+In: each put, and the changes of subscribers, links and receipts. Out: puts to make again, calls of a `SentStore`, and
+at the end what is not known to have arrived.
+
+A put that may be lost is in one or more of these places:
+
+| place | which puts | until |
+|---|---|---|
+| `RetransmitBuffer` | all of the last seconds | they have arrived, or by age and bytes |
+| `RoutePublisher.to_retransmit` | of a publisher that lost its subscribers | put again when one is back |
+| `AwaitedReceipts` | without a receipt, in networks with receipts | their receipt, or put again |
+| `SentKeeper` | with a store: to a node that may be frozen or gone | they have arrived, or were put again |
+| `AwaitedKeeper` | with a store: whose receipt is overdue | their receipt |
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
+from threading import Lock
+from typing import TYPE_CHECKING, Final
+
+from ustreamer.transport_port import EndpointContext, SentStore, Unconfirmed
+from ustreamer.transports.zenoh.link_monitor import DETECTION_NS, LinkMonitor
+from ustreamer.transports.zenoh.receipts.receipt_keys import receipt_id
+from ustreamer.transports.zenoh.retransmit import (
+    AnsweredRequests,
+    Origin,
+    RetransmitBuffer,
+    RetransmitConfig,
+)
+from ustreamer.transports.zenoh.route_publishers import DISCOVERY_NS, RoutePublisher, RoutePublishers
+from ustreamer.transports.zenoh.sent_keeper import AwaitedKeeper, Put, SentKeeper
+from ustreamer.uprotocol.uattributes import UMessageType
+from ustreamer.uprotocol.umessage import UMessage
+
+if TYPE_CHECKING:
+    from ustreamer.transports.zenoh.receipts.awaited_receipts import AwaitedReceipts, Receiver
+
+NEVER_NS: Final = 1 << 62
+_NS_PER_MS: Final = 1_000_000
+_OVERDUE_NS: Final = 300_000_000
+"""Without a receipt for this time, puts stay in the retransmit buffer beyond its age."""
+_FORGOTTEN_NS: Final = 10_000_000_000  # a put waits for 5 s at most; then it is remembered, or never will be
+_RETURN_NS: Final = 1_500_000_000
+"""The time in which a lost subscriber may return: a Zenoh node that lost its link connects again after 1 s."""
+
+
+class PossibleLosses:
+    """The puts of one sender that may be lost. Thread-safe as its methods say."""
+
+    def __init__(
+        self,
+        context: EndpointContext,
+        link_monitor: LinkMonitor,
+        publishers: RoutePublishers,
+        put_lock: Lock,
+        put_again: Callable[[RoutePublisher, int, UMessage], bool],
+        on_route_opened: Callable[[Hashable], None],
+        retransmit: RetransmitConfig,
+        answered_requests: AnsweredRequests,
+        sent_store: SentStore | None = None,
+        awaited: "AwaitedReceipts | None" = None,
+    ) -> None:
+        """Each user of a publisher holds `put_lock`. `put_again` is called with it; False: it is too late.
+
+        `on_route_opened` is called on the thread of `link_monitor`. `answered_requests` are not put again.
+        """
+        self.retransmitted = 0
+        self.not_retransmitted = 0
+        """Possibly lost messages that were not put again.
+
+        Their ttl was over, or their publisher or they themselves were evicted.
+        """
+        self._link_monitor = link_monitor
+        self._monotonic_ns = context.clock.monotonic_ns
+        self._publishers = publishers
+        self._put_lock = put_lock
+        self._put_again = put_again
+        self._on_route_opened = on_route_opened
+        self._buffer = RetransmitBuffer(retransmit)
+        self._window_ns = retransmit.ms * _NS_PER_MS
+        self._answered_requests = answered_requests
+        # With a store: the monitor thread reads the retransmit buffer while a put waits and holds the other lock.
+        self._buffer_lock = Lock()
+        self._awaited = awaited
+        if awaited is not None:
+            awaited.on_changed = lambda: link_monitor.run_on_monitor(self._on_receivers_changed)
+        has_store = sent_store is not None  # else no lock: 0.16 us
+        self.append: Final = self._append_locked if has_store else self._buffer.append
+        """Remembers puts, as `RetransmitBuffer.append`. The caller holds the put lock."""
+        self.is_enabled: Final = self._buffer.is_enabled
+        """Whether puts are remembered."""
+        # Evicted from the retransmit buffer unconfirmed; not yet counted, because the time of a loss is not known.
+        self._evicted: list[tuple[int, int]] = []
+        self._losses: dict[RoutePublisher, int] = {}
+        """Publishers that lost their subscribers, each with the time; `collect` empties it."""
+        self._sent_keeper = None if sent_store is None else SentKeeper(sent_store)
+        self._awaited_keeper = None if sent_store is None else AwaitedKeeper(sent_store)
+        self._kept_until_ns = 0  # up to this time, the store has all puts to suspect nodes
+        self._new_losses: dict[RoutePublisher, tuple[int, int]] = {}
+        """Publishers that lost their subscribers just now: until when, and since when puts may be lost."""
+        publishers.on_matching = self._on_matching_status
+        link_monitor.add_link_watcher(self._on_link_replaced)
+
+    def _append_locked(
+        self,
+        origins: Sequence[Origin],
+        put_ns: int,
+        heads: Sequence[bytes],
+        payloads: Sequence[bytes],
+        sizes: Sequence[int] | None = None,
+    ) -> None:
+        with self._buffer_lock:
+            self._buffer.append(origins, put_ns, heads, payloads, sizes)
+
+    @property
+    def remembered_count(self) -> int:
+        """The number of puts in the retransmit buffer."""
+        return len(self._buffer)
+
+    # --- the monitor thread -------------------------------------------------------------------------------------------
+
+    def on_tick(self) -> None:
+        """What is due. On the monitor thread, which calls it again and again."""
+        # First: the rest may wait for a put.
+        if self._awaited is not None and self._awaited_keeper is not None:
+            self._keep_awaited(self._awaited, self._awaited_keeper)
+        self._keep_suspect()
+        if self._losses:
+            with self._put_lock:
+                self.collect()
+        links, buffer = self._link_monitor, self._buffer
+        # Until it fits again: the first sign of life confirms nothing yet.
+        buffer.hold = links.suspect or (buffer.hold and buffer.is_full)
+        buffer.confirmed_ns = links.confirmed_ns
+        if self._awaited is not None:
+            oldest_ns = self._awaited.oldest_kept_ns
+            buffer.hold |= oldest_ns < self._monotonic_ns() - _OVERDUE_NS
+            buffer.confirmed_ns = min(links.confirmed_ns, oldest_ns)
+        if self._put_lock.acquire(blocking=False):  # a put may wait for seconds
+            try:
+                with self._buffer_lock:
+                    buffer.drop_confirmed()
+                if self._awaited is not None:
+                    self._repair(self._awaited)
+            finally:
+                self._put_lock.release()
+        keeper = self._sent_keeper
+        if keeper is not None and (self._new_losses or keeper.has_puts):
+            self._keep_lost(keeper)
+
+    # --- publishers lose and find subscribers -------------------------------------------------------------------------
+
+    def _on_matching_status(self, publisher: RoutePublisher, matching: bool) -> None:
+        """A first subscriber matches, or the last one has gone. Called on a Zenoh thread."""
+        if matching and publisher.open:
+            return  # `RoutePublishers.declare` has opened it
+        self._link_monitor.sample()
+        now_ns = self._monotonic_ns()
+        with self._publishers.state_lock:
+            if not matching:
+                publisher.open = False  # at once; only `on_subscriber_found` opens it again
+                publisher.absent_from_ns = now_ns + _RETURN_NS
+                self._losses.setdefault(publisher, now_ns)
+        if matching:
+            self._link_monitor.run_on_monitor(lambda: self.on_subscriber_found(publisher))
+
+    def _on_link_replaced(self, at_ns: int) -> None:
+        """A link was lost at that time, and its node has another one: put again what may be lost, before new messages.
+
+        The publishers kept their subscribers. Messages to other nodes can come twice.
+        """
+        with self._put_lock:
+            publishers = [each for each in self._publishers if each.open]
+        with self._publishers.state_lock:
+            for each in publishers:
+                each.open = False
+                self._losses.setdefault(each, at_ns)
+        for each in publishers:
+            self.on_subscriber_found(each)
+
+    def collect(self) -> None:
+        """Collect what all publishers without subscribers may have lost, in one pass over the buffer.
+
+        A listener with a wildcard that leaves is lost by hundreds of publishers: a pass for each took seconds.
+        """
+        with self._publishers.state_lock:
+            losses, self._losses = self._losses, {}
+        if not losses:
+            return
+        with self._buffer_lock:
+            remembered = self._buffer.messages_of(losses.keys())
+            self._evicted += self._buffer.pop_evicted()
+        for publisher, noticed_ns in losses.items():
+            if not publisher.to_retransmit:  # else this time is later than that of the first loss
+                publisher.lost_ns = noticed_ns
+            # Once each: a message that was put again is remembered twice, and copies would double at each loss.
+            puts = (*publisher.to_retransmit, *remembered.get(publisher, ()))
+            publisher.to_retransmit = list({each[1].id: each for each in puts}.values())
+            if self._awaited is not None:
+                self._awaited.block([receipt_id(message.id) for _, message in publisher.to_retransmit])
+            if self._sent_keeper is not None:
+                self._new_losses[publisher] = noticed_ns + DETECTION_NS, NEVER_NS
+
+    def on_subscriber_found(self, publisher: RoutePublisher) -> None:
+        """Retransmit possibly lost messages and open the route, if a subscriber still matches."""
+        with self._put_lock:
+            if publisher not in self._publishers:
+                return  # evicted since
+            # Before the check: a loss that is reported after it must stay in `_losses`.
+            if publisher in self._losses:
+                self.collect()
+            if not publisher.has_subscriber():
+                return
+            to_retransmit, publisher.to_retransmit = publisher.to_retransmit, []
+            if to_retransmit or self._evicted:
+                self._retransmit_lost(publisher, to_retransmit)
+            publisher.opened_ns = self._monotonic_ns()
+            with self._publishers.state_lock:
+                publisher.open = publisher not in self._losses  # lost again: its report closed the route
+        self._on_route_opened(publisher.route)
+
+    def _retransmit_lost(self, publisher: RoutePublisher, to_retransmit: list[tuple[int, UMessage]]) -> None:
+        lost = self._lost_of(publisher, to_retransmit)
+        if self._awaited is not None:
+            self._awaited.forget([receipt_id(message.id) for _, message in to_retransmit])
+        for put_ns, message in lost:
+            if not self._repeat(publisher, put_ns, message):
+                self.not_retransmitted += 1
+        if self._sent_keeper is not None:
+            self._sent_keeper.on_put_again(publisher, self._monotonic_ns())
+
+    def _lost_of(
+        self, publisher: RoutePublisher, to_retransmit: list[tuple[int, UMessage]]
+    ) -> list[tuple[int, UMessage]]:
+        """The part of `to_retransmit` that may be lost, by the time of the loss; counts what was evicted of it."""
+        since_ns = self._lost_since_ns(publisher)
+        self.not_retransmitted += _sum_since(self._evicted, since_ns)
+        self._evicted.clear()
+        return [
+            each
+            for each in to_retransmit
+            if (each[0] >= since_ns or self._is_awaited(each[1])) and not self._is_answered(each[1])
+        ]
+
+    def _lost_since_ns(self, publisher: RoutePublisher) -> int:
+        """The time since which puts of a publisher that lost its subscribers may be lost."""
+        # With an unknown time of the loss: one window. The buffer may hold older puts, which only a later put evicts.
+        return self._link_monitor.lost_since_ns(publisher.lost_ns) or publisher.lost_ns - self._window_ns
+
+    def _repeat(self, publisher: RoutePublisher, put_ns: int, message: UMessage) -> bool:
+        if not self._put_again(publisher, put_ns, message):
+            return False
+        self.retransmitted += 1
+        return True
+
+    def on_evicted(self, publisher: RoutePublisher) -> None:
+        """The publisher is not used any more: nothing of it is put again. Call `collect` before the eviction."""
+        self.not_retransmitted += len(publisher.to_retransmit)
+        publisher.to_retransmit = []
+
+    def _is_answered(self, message: UMessage) -> bool:
+        return message.attributes.type is UMessageType.REQUEST and message.id in self._answered_requests
+
+    def _is_awaited(self, message: UMessage) -> bool:
+        return self._awaited is not None and self._awaited.is_awaited(receipt_id(message.id))
+
+    # --- receipts -----------------------------------------------------------------------------------------------------
+
+    def _on_receivers_changed(self) -> None:
+        """A receiver was announced, is ready, or is gone. On the monitor thread."""
+        if self._awaited is not None and self._put_lock.acquire(blocking=False):  # else at the next tick
+            try:
+                self._repair(self._awaited)
+            finally:
+                self._put_lock.release()
+
+    def _update_receivers(self, awaited: "AwaitedReceipts") -> None:
+        """Determine the receivers of all publishers again.
+
+        The token of a receiver may come after the first puts to it: these wait for its receipt too.
+        """
+        awaited.changed = False
+        since_ns: dict[tuple[Hashable, Receiver], int] = {}
+        for publisher in self._publishers:
+            before, receivers = publisher.receivers, self._publishers.receivers_of(publisher.route)
+            publisher.receivers = tuple(receivers)
+            for receiver, at_ns in receivers.items():
+                if receiver not in before:
+                    was_there = at_ns - publisher.opened_ns < DISCOVERY_NS
+                    since_ns[publisher, receiver] = publisher.opened_ns if was_there else at_ns
+        puts = {receiver: dict[bytes, int]() for _, receiver in since_ns}
+        for route, put_ns, message in self._remembered_since(min(since_ns.values())) if since_ns else ():
+            for receiver, ids in puts.items():
+                if put_ns >= since_ns.get((route, receiver), NEVER_NS):
+                    ids[receipt_id(message.id)] = put_ns
+        awaited.await_earlier(puts)
+
+    def _repair(self, awaited: "AwaitedReceipts") -> None:
+        """Put again what counts as lost."""
+        if awaited.changed:
+            self._update_receivers(awaited)
+        lost = awaited.lost(self._monotonic_ns())
+        if not lost:
+            return
+        found = self._remembered_of(lost)
+        awaited.abandon([id for id in lost if id not in found])
+        for id, (route, put_ns, message) in found.items():
+            assert isinstance(route, RoutePublisher)
+            if not route.open:
+                awaited.block([id])  # put again when a subscriber is back
+                continue
+            awaited.forget([id])
+            if not self._is_answered(message) and not self._repeat(route, put_ns, message):
+                self.not_retransmitted += 1
+
+    def _remembered_of(self, ids: Mapping[bytes, int]) -> dict[bytes, Put]:
+        """The puts with these ids that are remembered, in order. `ids` are in the form of receipts, with their times."""
+        by_id = {receipt_id(each[2].id): each for each in self._remembered_since(min(ids.values()))}
+        return {id: each for id, each in by_id.items() if id in ids}
+
+    def _remembered_since(self, since_ns: int) -> list[Put]:
+        with self._buffer_lock:
+            return self._buffer.messages_since(since_ns)
+
+    # --- puts that a kill of this process would lose ------------------------------------------------------------------
+
+    def _keep_awaited(self, awaited: "AwaitedReceipts", keeper: AwaitedKeeper) -> None:
+        """Store the puts whose receipt is overdue, and release those that have one."""
+        now_ns = self._monotonic_ns()
+        overdue = {id: put_ns for id, put_ns in awaited.overdue(now_ns).items() if id not in keeper}
+        if overdue:
+            found = {id: each[2] for id, each in self._remembered_of(overdue).items()}
+            keeper.keep({id: each for id, each in found.items() if not self._is_answered(each)})
+            # A put in progress is remembered later.
+            keeper.ignore(
+                id
+                for id, put_ns in overdue.items()
+                if (self._is_answered(found[id]) if id in found else now_ns - put_ns > _FORGOTTEN_NS)
+            )
+        answered = self._answered_requests
+        keeper.release(lambda id, kept: awaited.is_awaited(id) and (kept is None or kept not in answered))
+
+    def _keep_suspect(self) -> None:
+        """Store the unconfirmed puts while a node may be frozen or cut off."""
+        links, keeper = self._link_monitor, self._sent_keeper
+        if keeper is None or not links.has_suspect:
+            return
+        with self._buffer_lock:
+            puts = self._buffer.messages_since(max(links.confirmed_ns, self._kept_until_ns))
+        if puts and keeper.keep(
+            each for each in puts if _is_repeatable(each[2]) and not self._is_awaited(each[2])
+        ):
+            self._kept_until_ns = puts[-1][1]
+
+    def _keep_lost(self, keeper: SentKeeper) -> None:
+        """Store what the publishers without subscribers may have lost, and release what has arrived since."""
+        if not self._put_lock.acquire(blocking=False):  # a put may hold the lock for seconds
+            return
+        try:
+            lost = self._pop_lost_puts()
+            arrived = [each for each, last_ns in keeper.last_puts() if self._has_arrived(each, last_ns)]
+        finally:
+            self._put_lock.release()
+        # Without the lock: a sender holds the lock of the store and waits for ours.
+        if not keeper.keep(lost):
+            for publisher, (until_ns, _) in self._new_losses.items():
+                self._new_losses[publisher] = until_ns, NEVER_NS  # again at the next tick
+        keeper.release(arrived)
+
+    def _pop_lost_puts(self) -> list[Put]:
+        """The puts of new losses, once. The time of a loss may be known later than the loss of the subscribers."""
+        now_ns = self._monotonic_ns()
+        lost: list[Put] = []
+        for publisher, (until_ns, known_since_ns) in list(self._new_losses.items()):
+            since_ns = self._lost_since_ns(publisher)
+            if since_ns < known_since_ns:
+                lost += (
+                    (publisher, put_ns, message)
+                    for put_ns, message in publisher.to_retransmit
+                    if put_ns >= since_ns and _is_repeatable(message) and not self._is_awaited(message)
+                )
+                self._new_losses[publisher] = until_ns, since_ns
+            elif now_ns > until_ns:
+                del self._new_losses[publisher]
+        return lost
+
+    def _has_arrived(self, publisher: Hashable, last_ns: int) -> bool:
+        """Whether all puts of `publisher` up to the time have arrived, or nothing sends them again."""
+        assert isinstance(publisher, RoutePublisher)
+        if publisher not in self._publishers:
+            return True  # evicted
+        links = self._link_monitor
+        if links.has_suspect or links.confirmed_ns <= last_ns:
+            return False
+        if publisher in self._new_losses or publisher in self._losses:
+            return False
+        return not publisher.to_retransmit or self._lost_since_ns(publisher) > last_ns
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def unconfirmed(self) -> Unconfirmed:
+        """The puts that are not known to have arrived. Call when the session has closed."""
+        spans = self._link_monitor.unconfirmed_spans()
+        since_ns = min((each.begin_ns for each in spans), default=NEVER_NS)
+        with self._put_lock:
+            self.collect()
+            evicted_before = self.not_retransmitted
+            puts = [
+                (put_ns, publisher, message)
+                for publisher in self._publishers
+                if publisher.lost_ns and not publisher.open
+                for put_ns, message in self._lost_of(publisher, publisher.to_retransmit)
+                if self._is_awaited(message) or not self._link_monitor.is_receiver_gone(publisher.lost_ns)
+            ]
+            puts += self._unreceipted()
+            buffer = self._buffer
+            self.not_retransmitted += _sum_since(buffer.pop_evicted(), since_ns)
+            puts += (
+                (put_ns, publisher, message)
+                for publisher, put_ns, message in buffer.messages_since(since_ns)
+                if isinstance(publisher, RoutePublisher)
+                and not self._is_answered(message)
+                and any(
+                    each.begin_ns <= put_ns <= each.end_ns and publisher.lost_ns < each.excluded_from_ns
+                    for each in spans
+                )
+            )
+            # Once each: what was put again is remembered twice.
+            unique = {(publisher, message.id): (put_ns, message) for put_ns, publisher, message in puts}
+            in_order = sorted(unique.values(), key=itemgetter(0))
+            return Unconfirmed([message for _, message in in_order], self.not_retransmitted - evicted_before)
+
+    def _unreceipted(self) -> Iterator[tuple[int, RoutePublisher, UMessage]]:
+        """The remembered puts without a receipt, but no answered Requests."""
+        awaited = {} if self._awaited is None else self._awaited.overdue(NEVER_NS)
+        for publisher, put_ns, message in self._remembered_of(awaited).values() if awaited else ():
+            if isinstance(publisher, RoutePublisher) and not self._is_answered(message):
+                yield put_ns, publisher, message
+
+
+def _is_repeatable(message: UMessage) -> bool:
+    """Whether the next start may send it again. No call: it may be answered, and a second one can do harm."""
+    return message.attributes.type is not UMessageType.REQUEST
+
+
+def _sum_since(evicted: Iterable[tuple[int, int]], since_ns: int) -> int:
+    return sum(number for newest_ns, number in evicted if newest_ns >= since_ns)
