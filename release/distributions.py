@@ -40,6 +40,15 @@ def _name_in(file: Path) -> str:
     return name
 
 
+def gateway_wheels(folder: Path) -> list[str]:
+    """The streamer with all extras, and its plugins, as files: a name could be that of another project in the index."""
+    return [
+        f"{folder}/{each.name.replace('-', '_')}-{version()}-py3-none-any.whl{'[all]' if each.folder == REPO else ''}"
+        for each in distributions()
+        if each.folder != REPO / "pipeline"
+    ]
+
+
 def version(root: Path = REPO) -> str:
     (found,) = _VERSION.findall((root / VERSION_FILE).read_text(encoding="utf-8"))
     return str(found)

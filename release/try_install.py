@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from release.build import OUTPUT
-from release.distributions import REPO, distributions, version
+from release.distributions import REPO, gateway_wheels, version
 
 _STOP_S: Final = 30.0
 
@@ -29,7 +29,7 @@ def try_install(wheels: Path, folder: Path) -> None:
     """`folder` gets a virtual environment and a state of its own. Raises TryError."""
     venv.create(folder / "venv", with_pip=True)
     binaries = folder / "venv" / "bin"
-    _run([binaries / "pip", "install", "-q", *_own_wheels(wheels)], folder)
+    _run([binaries / "pip", "install", "-q", *gateway_wheels(wheels)], folder)
     shown = _run([binaries / "ustreamer", "--version"], folder)
     if shown != f"ustreamer {version()}\n":
         raise TryError(f"ustreamer --version printed {shown!r}, not {version()!r}")
@@ -37,15 +37,6 @@ def try_install(wheels: Path, folder: Path) -> None:
     config.write_bytes((REPO / "configs/minimal.toml").read_bytes())
     _run([binaries / "ustreamer", "check", config, "--offline"], folder)
     _run_streamer([binaries / "ustreamer", "run", config], folder)
-
-
-def _own_wheels(wheels: Path) -> list[str]:
-    """The streamer with all extras, and its plugins, as files: a name could be that of another project in the index."""
-    return [
-        f"{wheels}/{each.name.replace('-', '_')}-{version()}-py3-none-any.whl{'[all]' if each.folder == REPO else ''}"
-        for each in distributions()
-        if each.folder != REPO / "pipeline"
-    ]
 
 
 def _run(command: Sequence[str | Path], folder: Path) -> str:
