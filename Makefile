@@ -6,7 +6,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: demo demo-report example test quick simulate pythons interop lint conformance bench scorecard soak proto docs dist clean help
+.PHONY: demo demo-report example test quick simulate pythons interop lint conformance bench scorecard soak fuzz proto docs dist deb clean help
 
 BIN      := .venv/bin
 RUN      := .venv/.installed-run
@@ -90,7 +90,12 @@ scorecard: $(DEV) ## R1 to R28 of docs/reliability.md, some minutes (ARGS="R5 R9
 	@$(BIN)/python -m tests.scorecard $(ARGS)
 
 soak: $(DEV) ## the tests that make test leaves out, each with its name and time (ARGS="-k kills")
+	@$(PIP) install 'ustreamer[fuzz]'
 	@$(BIN)/python -m pytest -v -m soak --timeout 0 --durations 0 --durations-min 1 $(ARGS)
+
+fuzz: $(DEV) ## hostile inputs for each border, guided by coverage (ARGS="http admin --inputs 10000000 --jobs 2 --keep")
+	@$(PIP) install 'ustreamer[fuzz]'
+	@$(BIN)/python -m tests.fuzz $(ARGS)
 
 proto: $(DEV) ## make ustreamer/uprotocol/pb again from proto/
 	@$(BIN)/python proto/generate.py
@@ -104,6 +109,10 @@ dist: $(DEV) ## wheels and sdists of all distributions in dist/, checked and tri
 	@$(PIP) install 'ustreamer[dist]'
 	@$(BIN)/python -m release.build
 	@$(BIN)/python -m release.try_install
+
+deb: dist ## a Debian package of all that a gateway needs, tried in a clean root (needs root and debootstrap)
+	@$(BIN)/python -m release.deb
+	@$(BIN)/python -m release.try_deb
 
 clean: ## remove .venv, caches and build leftovers
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -18,6 +18,7 @@ PURE: Final = (
     "tests/host/config",
     "tests/host/importers",
     "tests/release",
+    "tests/fuzz",
     "tests/test_vocabulary.py",
     "plugins/throttle/tests",
     "plugins/payloads/tests",

@@ -15,7 +15,8 @@ from tests.e2e.rigs import wire
 from tests.e2e.rigs.entities import ECHO, eventually
 from tests.e2e.rigs.streamer import statistics
 from tests.e2e.rigs.wire import Uri
-from tests.transports.someip.protocol.test_fuzz import DISCOVERY, SEGMENTS, Mutations
+from tests.fuzz.mutations import Mutations
+from tests.fuzz.someip import DISCOVERY, SEGMENTS
 
 TOPIC: Final = Uri("chassis", SPEED, 1, 0x8001)
 PER_PROBE: Final = 1_000

@@ -76,7 +76,7 @@ def layout_number(value: bytes | None, newest: int = 1 << 64) -> int:
         raise StoreDamaged(f"record {LAYOUT_KEY!r} is missing")
     try:
         found = _decode_layout(frame_body(LAYOUT_KEY, value, value[0] if value else 0))
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise StoreDamaged(f"record {LAYOUT_KEY!r}: {error}, expected the number of a layout") from error
     number = found if isinstance(found, int) else found.number
     if number > newest:

@@ -432,7 +432,7 @@ def _read_all(connection: socket.socket) -> bytes:
 def _decode_result(line: bytes, path: Path) -> Any:
     try:
         response = msgspec.json.decode(line, type=AdminResponse)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         text = f"{path}: an answer of {len(line)} bytes that is none; it may be ending, or of another version"
         raise UStatusError(UCode.UNAVAILABLE, text) from error
     if isinstance(response, AdminFailure):

@@ -27,6 +27,7 @@ REQUEST_TIMEOUT_S: Final = 2.0
 RESPONSE_TIMEOUT_S: Final = 5.0
 """For a client that does not read."""
 _MAX_FIELDS: Final = 16
+_MAX_LENGTH_DIGITS: Final = 8  # Python refuses to convert thousands of digits
 _END: Final = b"\r\n\r\n"
 _TEXT: Final = "text/plain; charset=utf-8"
 
@@ -194,7 +195,7 @@ class HttpServer:
         length = headers.get("content-length", "0")
         if not (length.isascii() and length.isdecimal()) or "transfer-encoding" in headers:
             return _problem(HTTPStatus.BAD_REQUEST)
-        if int(length) > MAX_REQUEST_BYTES:
+        if len(length) > _MAX_LENGTH_DIGITS or int(length) > MAX_REQUEST_BYTES:
             return _problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
@@ -202,7 +203,10 @@ class HttpServer:
         except TimeoutError:
             return _problem(HTTPStatus.REQUEST_TIMEOUT)
         target = urlsplit(head.partition(b"\r\n")[0].decode("ascii").split(" ")[1])
-        query = dict(parse_qsl(target.query, max_num_fields=_MAX_FIELDS)) if target.query else {}
+        try:
+            query = dict(parse_qsl(target.query, max_num_fields=_MAX_FIELDS)) if target.query else {}
+        except ValueError:  # more fields
+            return _problem(HTTPStatus.BAD_REQUEST)
         try:
             return await page.respond(HttpRequest(method, target.path, query, headers, body))
         except Exception:

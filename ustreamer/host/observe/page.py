@@ -134,7 +134,7 @@ class OperatorPage:
             return self._problem(HTTPStatus.FORBIDDEN, "expected a request of the page itself")
         try:
             body = msgspec.json.decode(request.body, type=RedriveNumbers)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             return self._problem(HTTPStatus.BAD_REQUEST, str(error))
         return await self._answer(lambda: self._source.redrive(body.numbers))
 

@@ -109,7 +109,7 @@ def decode_letter(key: bytes, value: bytes) -> tuple[int, StoredDeadLetter]:
     """The number and the letter of a record. Raises StoreDamaged."""
     try:
         letter = msgspec.msgpack.decode(_verified_body(key, value), type=StoredDeadLetter)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise StoreDamaged(f"record {key.hex()}: {error}") from error
     return _KEY.unpack(key)[0], letter
 
@@ -223,7 +223,7 @@ class _LettersLayout:
             raise StoreDamaged("the record of the next number is missing")
         try:
             found = _Contents(msgspec.msgpack.decode(_verified_body(key, value), type=int))
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise StoreDamaged(f"the next number: {error}") from error
         for each, content in records:
             number, letter = decode_letter(each, content)

@@ -45,7 +45,7 @@ class PauseFile:
         try:
             found = msgspec.json.decode(frame_body(_KEY, value), type=list[tuple[str, str]])
             return [(UUri.parse(topic), UUri.parse(subscriber)) for topic, subscriber in found]
-        except (StoreDamaged, msgspec.MsgspecError, UStatusError) as error:
+        except (StoreDamaged, msgspec.MsgspecError, UnicodeDecodeError, UStatusError) as error:
             log.error("streamer.stopped_topics_damaged", extra=extra | {"reason": str(error)})  # noqa: TRY400
             self._path.replace(sibling(self._path, DAMAGED))
             return []

@@ -69,7 +69,7 @@ def decode_record(key: bytes, value: bytes) -> SpoolRecord:
     """The message of a record. Raises StoreDamaged."""
     try:
         return _decode_body(frame_body(key, value))
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise StoreDamaged(f"record {key.hex()}: {error}") from error
 
 

@@ -238,11 +238,11 @@ class SubscriptionReader:
             record = _decode_subscription(body)
             if not re.fullmatch(_SUBSCRIPTION_KEY, key):
                 raise ValueError("no pair of addresses")
+            topic_uuri, subscriber_uuri = self._uuris[topic], self._uuris[subscriber]
         except (msgspec.DecodeError, ValueError) as error:
             raise StoreDamaged(
                 f"record {key!r}: {error}, expected a subscription of layout {LAYOUT}"
             ) from error
-        topic_uuri, subscriber_uuri = self._uuris[topic], self._uuris[subscriber]
         return SubscriptionRecord(
             topic_uuri, subscriber_uuri, record.period_ns, record.expire_ms, record.details, record.version
         )

@@ -167,7 +167,7 @@ class FrameReader(Generic[T]):
         self._at = begin + size
         try:
             return self._decode(bytes(self._data[begin : self._at]))
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise InvalidFrame(str(error)) from error
 
 

@@ -68,7 +68,7 @@ def import_file(path: Path, options: ImportOptions) -> ImportedEndpoint:
         )
     try:
         data = msgspec.json.decode(raw)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise invalid_argument(f"{path}: not JSON: {error}") from error
     if not isinstance(data, dict):
         raise invalid_argument(f"{path}: expected a JSON object, as vsomeip's configurations are")

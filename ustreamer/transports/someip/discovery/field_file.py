@@ -90,7 +90,7 @@ class FieldFile:
         try:
             self._written = msgspec.msgpack.decode(frame_body(_KEY, value), type=list[_Stored])
             return [each.value() for each in self._written]
-        except (StoreDamaged, msgspec.MsgspecError, UStatusError) as error:
+        except (StoreDamaged, msgspec.MsgspecError, UnicodeDecodeError, UStatusError) as error:
             self.errors += 1
             log.error("someip.fields_damaged", extra=extra | {"reason": str(error)})  # noqa: TRY400
             with suppress(OSError):  # then the next write replaces it
