@@ -142,7 +142,8 @@ def _add_files(root: Path) -> None:
         _write(documents / name, (REPO / name).read_text(encoding="utf-8"))
     for file in sorted((REPO / "configs").glob("*.toml")):
         _write(documents / "examples" / file.name, file.read_text(encoding="utf-8"))
-    command = [sys.executable, "-m", "ustreamer", "completion"]
+    program = "import sys; from ustreamer.host.cli.main import main; sys.exit(main())"
+    command = [sys.executable, "-c", program, "completion"]
     _write(root / "usr/share/bash-completion/completions/ustreamer", _run([*command, "bash"]))
     manual = root / "usr/share/man/man1/ustreamer.1.gz"
     manual.parent.mkdir(parents=True)

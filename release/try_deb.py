@@ -21,6 +21,8 @@ _SUITE: Final = "bookworm"
 _INSIDE: Final = """
 set -e
 mount -t proc proc /proc
+mkdir -p /dev/shm
+mount -t tmpfs -o mode=1777 tmpfs /dev/shm
 step() { echo "\\$ $*"; "$@"; }
 step dpkg -i /package.deb
 test "$(ustreamer --version)" = "ustreamer $1"
