@@ -33,7 +33,6 @@ from ustreamer.transports.zenoh.errors import zenoh_error_text
 from ustreamer.transports.zenoh.foreign_keys import ForeignKeys
 from ustreamer.transports.zenoh.keys import EVERY_KEY
 from ustreamer.transports.zenoh.link_monitor import LinkMonitor, lease_ms
-from ustreamer.transports.zenoh.tokens.peer_tokens import PeerTokens
 from ustreamer.transports.zenoh.publisher import ZenohSender
 from ustreamer.transports.zenoh.receipts.receipt_keys import ReceiptGiverId, receipt_id
 from ustreamer.transports.zenoh.retransmit import AnsweredRequests, RetransmitConfig
@@ -43,6 +42,7 @@ from ustreamer.transports.zenoh.subscriber import (
     ListenerFilters,
     ZenohSubscription,
 )
+from ustreamer.transports.zenoh.tokens.peer_tokens import PeerTokens
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid_argument
 from ustreamer.uprotocol.utransport import Listener
