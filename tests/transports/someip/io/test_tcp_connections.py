@@ -21,6 +21,7 @@ from tests.transports.someip.tcp_rig import (
 )
 from tests.waiting import wait_until
 from ustreamer.transport_port import RouteUnavailable
+from ustreamer.transports.someip.endpoint.service_port import InboundStreams
 from ustreamer.transports.someip.io import tcp_connection, tcp_connections
 from ustreamer.transports.someip.io.tcp_acceptor import TcpAcceptor
 from ustreamer.transports.someip.io.tcp_connection import finish_connect
@@ -688,6 +689,17 @@ def test_with_cookies_decoding_continues_behind_invalid_bytes(rig: MakeRig) -> N
 
     wait_until(lambda: [number_of(message) for message, _ in ours.received] == [1, 2])
     assert ours.refused == []
+
+
+def test_a_connection_that_is_not_accepted_yet_is_found_for_a_subscribe(rig: MakeRig) -> None:
+    """A client may send its Subscribe before the receiving thread has accepted its connection."""
+    ours = rig()
+    address = ours.listen()
+    ours.stop()  # as between two polls of the receiving thread
+    with socket.create_connection(address) as client:
+        peer = TcpAddress(*client.getsockname())
+        assert not ours.connections.is_connected(peer)
+        assert InboundStreams([ours.connections]).is_connected(peer)
 
 
 # --- stop and close ---------------------------------------------------------------------------------------------------

@@ -174,6 +174,12 @@ class InboundStreams:
         self._connections = connections
 
     def is_connected(self, address: TcpAddress, /) -> bool:
+        """Whether `address` has an open connection. Receiving thread."""
+        if any(each.is_connected(address) for each in self._connections):
+            return True
+        # The client's connection is open before it is accepted here, and its Subscribe may be read first.
+        for each in self._connections:
+            each.accept_waiting()
         return any(each.is_connected(address) for each in self._connections)
 
     def exempt_from_idle(self, address: TcpAddress, /) -> None:

@@ -251,6 +251,11 @@ class TcpConnections:
 
     # --- opening and closing ------------------------------------------------------------------------------------------
 
+    def accept_waiting(self) -> None:
+        """Accept the connections that wait, before the poller reports them. Receiving thread."""
+        if self._acceptor.fd is not None:
+            self._acceptor.accept_pending()
+
     def _on_acceptable(self, events: int) -> None:
         if not self._acceptor.accept_pending() and self._acceptor.fd is not None:
             self._active_poller.remove(self._acceptor.fd)
