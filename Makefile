@@ -30,8 +30,9 @@ check = @printf '%-22s' '$(1)'; \
 demo: $(RUN) ## the main job in one command: simulated ECUs, Zenoh applications, the streamer (ARGS="--seconds 5 --json")
 	@$(BIN)/ustreamer demo $(ARGS)
 
-example: $(RUN) ## five simulated SOME/IP ECUs behind a gateway, see examples/vehicle/README.md (ARGS="--events 100")
-	@$(BIN)/python -m examples.vehicle $(ARGS)
+example: NAME := vehicle
+example: $(RUN) ## a small system to copy, see examples/README.md (NAME=minimal ARGS="--events 100")
+	@$(BIN)/python -m examples.$(NAME) $(ARGS)
 
 REPORT := build/demo-report
 
@@ -102,6 +103,7 @@ proto: $(DEV) ## make ustreamer/uprotocol/pb again from proto/
 
 docs: $(RUN) ## the documentation site: build/site/index.html, strict, with search; works without a network
 	@$(PIP) install 'ustreamer[docs]'
+	@$(BIN)/python docs/pictures.py
 	@$(BIN)/python -m sphinx -q -W --keep-going -d build/site-cache -c docs . build/site
 	@echo 'build/site/index.html'
 

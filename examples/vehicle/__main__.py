@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the vehicle until a dashboard has seen everything that README.md describes, and prints what it saw."""
 
-import argparse
 import struct
 import sys
-import tempfile
-from collections.abc import Callable
+from collections.abc import Mapping
 from contextlib import ExitStack
-from pathlib import Path
-from threading import Event, Lock
+from threading import Lock
 from typing import Final
 
+from examples.rig import Example, Figures, arguments_of, figures, numbered, show, wait
 from ustreamer.host.runtime import process
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.transports.local.transport import LocalNetwork, LocalTransport
@@ -20,7 +18,6 @@ from ustreamer.uprotocol.rpc import RpcClient
 from ustreamer.uprotocol.umessage import publish, response
 from ustreamer.uprotocol.uuri import ANY
 
-FOLDER: Final = Path(__file__).parent
 BRAKES, STEERING, BODY, CAMERA, BATTERY = 0x1001, 0x1002, 0x2001, 0x3001, 0x4001
 NAMES: Final = {
     BRAKES: "brakes, E2E P04",
@@ -32,7 +29,6 @@ NAMES: Final = {
 EVENT, METHOD = 0x8001, 0x0001
 SUBSCRIBE: Final = UUri("hpc.vin1", 0, 3, 1)
 PICTURE: Final = bytes(range(250)) * 20
-_PERIOD_S: Final = 0.05
 _CALL_MS: Final = 10_000
 
 
@@ -62,7 +58,7 @@ class Ecus:
             BATTERY: struct.pack(">H", 380 + self._count % 20),
         }
         for service, payload in payloads.items():
-            self._publish(service, payload)
+            self._publish(service, numbered(self._count) + payload)
 
     def switch_light(self, state: int) -> None:
         self._publish(BODY, bytes((state,)))
@@ -110,19 +106,19 @@ class Dashboard:
         with self._lock:
             return len(self.received.get(service, ()))
 
+    def figures(self, service: int) -> Figures:
+        """Of a cyclic service, from the first event that arrived to the last one."""
+        numbers = [int.from_bytes(payload[:4]) for payload in self.received.get(service, ())]
+        return figures(range(min(numbers, default=0), max(numbers, default=-1) + 1), numbers)
 
-def run(wanted: int, within_s: float, sd_port: int = 30_490) -> list[str]:
+
+def run(wanted: int, within_s: float, ports: Mapping[int, int]) -> list[str]:
     """Run until `wanted` events of each cyclic ECU have arrived. Returns what is missing; prints the rest."""
-    with ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ustreamer-example-")))
-        streamers = []
-        for name in ("ecus", "gateway"):
-            text = (FOLDER / f"{name}.toml").read_text(encoding="utf-8").replace("30490", str(sd_port))
-            (directory / f"{name}.toml").write_text(text, encoding="utf-8")
-            streamer = process.load(directory / f"{name}.toml").streamer()
+    with Example(__file__, ports) as example, ExitStack() as stack:
+        streamers = [process.load(example.file(name)).streamer() for name in ("ecus.toml", "gateway.toml")]
+        for streamer in streamers:
             streamer.start()
             stack.callback(streamer.stop, drain_s=0)
-            streamers.append(streamer)
         ecus, dashboard, late = Ecus(), Dashboard(0x10A1), Dashboard(0x10A2)
         for each in (ecus, dashboard, late):
             each.open()
@@ -132,7 +128,7 @@ def run(wanted: int, within_s: float, sd_port: int = 30_490) -> list[str]:
             dashboard.subscribe(service)
         _publish_until_received(ecus, dashboard, wanted, within_s)
         late.subscribe(BODY)  # the light does not change any more
-        _wait(lambda: late.count(BODY) > 0, within_s)
+        wait(lambda: late.count(BODY) > 0, within_s)
         missing = _report(dashboard, late, wanted)
         gateway = streamers[-1].endpoints()["vehicle"]
         print(f"E2E checks at the gateway: {gateway['e2e_ok']} valid, {gateway['e2e_error']} invalid")
@@ -144,26 +140,17 @@ def _publish_until_received(ecus: Ecus, dashboard: Dashboard, wanted: int, withi
         ecus.publish_cycle()
         return all(dashboard.count(each) >= (1 if each == BODY else wanted) for each in NAMES)
 
-    _wait(is_complete, within_s)
-
-
-def _wait(condition: Callable[[], bool], within_s: float) -> None:
-    """Wait for a condition, or for the end of the time."""
-    until_ns = SYSTEM_CLOCK.monotonic_ns() + round(within_s * 1e9)
-    pause = Event()
-    while not condition() and SYSTEM_CLOCK.monotonic_ns() < until_ns:
-        pause.wait(_PERIOD_S)
+    wait(is_complete, within_s)
 
 
 def _report(dashboard: Dashboard, late: Dashboard, wanted: int) -> list[str]:
-    missing = []
-    for service, name in NAMES.items():
-        number = dashboard.count(service)
-        print(
-            f"{name:20} {number:4} events, the last one has {len(dashboard.received.get(service, [b''])[-1])} bytes"
-        )
-        if number < (1 if service == BODY else wanted):
-            missing.append(f"{name}: {number} events")
+    found = {service: dashboard.figures(service) for service in NAMES if service != BODY}
+    show({NAMES[service]: row for service, row in found.items()})
+    missing = [
+        f"{NAMES[each]}: {row.received} events" for each, row in found.items() if row.received < wanted
+    ]
+    missing += [] if dashboard.count(BODY) else [f"{NAMES[BODY]}: no event"]
+    missing += [f"{NAMES[each]}: {row.lost} events were lost" for each, row in found.items() if row.lost]
     for service in (BODY, BATTERY):
         try:
             answer = dashboard.call(service, b"\1\2")
@@ -175,18 +162,16 @@ def _report(dashboard: Dashboard, late: Dashboard, wanted: int) -> list[str]:
     print(f"a late subscriber has the light: {late.received.get(BODY)}")
     if late.received.get(BODY, [])[:1] != [b"\1"]:
         missing.append("the value of the field for a late subscriber")
-    if PICTURE not in dashboard.received.get(CAMERA, []):
+    if PICTURE not in (payload[4:] for payload in dashboard.received.get(CAMERA, [])):
         missing.append("a whole picture")
     return missing
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m examples.vehicle", description=__doc__)
-    parser.add_argument("--events", type=int, default=20, help="events of each ECU to wait for (20)")
+    parser = arguments_of("vehicle", __doc__, events=20)
     parser.add_argument("--seconds", type=float, default=60.0, help="longest time to wait (60)")
-    parser.add_argument("--sd-port", type=int, default=30_490, help="port of service discovery (30490)")
     arguments = parser.parse_args()
-    missing = run(arguments.events, arguments.seconds, arguments.sd_port)
+    missing = run(arguments.events, arguments.seconds, arguments.ports)
     for each in missing:
         print(f"missing: {each}", file=sys.stderr)
     return 1 if missing else 0

@@ -1,51 +1,176 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples run, and their configurations are valid."""
+"""The examples run, and their configurations are valid. The figures are those that the examples print."""
 
+import re
+import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pytest
 
-from tests.e2e.rigs.ports import udp_ports
+from examples.rig import Figures, on_ports
+from tests.e2e.rigs.ports import tcp_ports, udp_ports
 from tests.e2e.rigs.streamer import run_command
 
-REPO = Path(__file__).parents[3]
-_RUN_S = 120.0
+if TYPE_CHECKING:
+    from tests.chromium import Browser, needs_chromium
+else:
+    from plugins.wamp.tests.chromium import Browser, needs_chromium
+
+REPO: Final = Path(__file__).parents[3]
+FOLDERS: Final = sorted(path.parent for path in REPO.glob("examples/*/__main__.py"))
+CONFIGURATIONS: Final = sorted(REPO.glob("examples/*/*.toml"))
+RUN_S: Final = 110.0
+PORT: Final = re.compile(r"(?:127\.0\.0\.1:|\bport = )(\d+)")
+
+
+def ports_of(name: str) -> dict[int, int]:
+    """For each port of the configurations of an example, a free one."""
+    files = (REPO / "examples" / name).glob("*.toml")
+    shown = {int(port) for file in files for port in PORT.findall(file.read_text(encoding="utf-8"))}
+    return dict(zip(sorted(shown), [*tcp_ports(len(shown) - 1), *udp_ports(1)], strict=True))
+
+
+def command_of(name: str, ports: Mapping[int, int], *arguments: str) -> list[str]:
+    pairs = ",".join(f"{shown}={used}" for shown, used in ports.items())
+    return [sys.executable, "-m", f"examples.{name}", "--ports", pairs, *arguments]
+
+
+class Run(NamedTuple):
+    """A run that has ended."""
+
+    code: int
+    output: str
+    errors: str
+
+    @property
+    def rows(self) -> dict[str, Figures]:
+        """The table that the example has printed."""
+        lines = re.findall(r"^(\S.*?)" + r" +(-?\d+)" * len(Figures._fields) + "$", self.output, re.MULTILINE)
+        return {name: Figures(*map(int, figures)) for name, *figures in lines}
+
+
+def run(name: str, *arguments: str) -> Run:
+    done = subprocess.run(
+        command_of(name, ports_of(name), *arguments),
+        cwd=REPO,
+        capture_output=True,
+        text=True,
+        timeout=RUN_S,
+        check=False,
+    )
+    return Run(done.returncode, done.stdout, done.stderr)
+
+
+def test_each_folder_has_what_a_reader_needs() -> None:
+    assert [folder.name for folder in FOLDERS] == ["dashboard", "fleet", "minimal", "redundant", "vehicle"]
+    for folder in FOLDERS:
+        page = (folder / "README.md").read_text(encoding="utf-8")
+        assert "(picture.svg)" in page
+        assert f"make example NAME={folder.name}" in page
+        assert "## What to try next" in page
+        assert f"({folder.name}/README.md)" in (REPO / "examples/README.md").read_text(encoding="utf-8")
+
+
+def test_the_smallest_example_loses_nothing_and_answers_a_call() -> None:
+    done = run("minimal", "--events", "100")
+    assert done.rows == {"up://chassis/1234/1/8001": Figures(100, 0, 100, 0, 0)}, done
+    assert "answered b'test'" in done.output
+    assert done.code == 0
 
 
 def test_the_vehicle_shows_each_of_its_ecus() -> None:
-    [port] = udp_ports(1)
-    done = subprocess.run(
-        [sys.executable, "-m", "examples.vehicle", "--events", "5", "--sd-port", str(port)],
-        cwd=REPO,
-        capture_output=True,
-        text=True,
-        timeout=_RUN_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "a late subscriber has the light: [b'\\x01']" in done.stdout
-    assert "last one has 5000 bytes" in done.stdout
-    assert " valid, 0 invalid" in done.stdout
+    done = run("vehicle", "--events", "5")
+    assert done.code == 0, done
+    assert {name.partition(",")[0] for name in done.rows} == {"brakes", "steering", "camera", "battery"}
+    assert all(row.received >= 5 and row.lost == row.twice == 0 for row in done.rows.values())
+    assert "a late subscriber has the light: [b'\\x01']" in done.output
+    assert " valid, 0 invalid" in done.output
 
 
 def test_the_vehicle_reports_an_ecu_that_is_missing() -> None:
-    [port] = udp_ports(1)
-    command = [sys.executable, "-m", "examples.vehicle", "--events", "1000000", "--seconds", "1"]
-    done = subprocess.run(
-        [*command, "--sd-port", str(port)],
-        cwd=REPO,
-        capture_output=True,
-        text=True,
-        timeout=_RUN_S,
-        check=False,
+    done = run("vehicle", "--events", "1000000", "--seconds", "1")
+    assert done.code == 1
+    assert "missing: brakes, E2E P04: " in done.errors
+
+
+def test_the_fleet_sends_the_cloud_only_the_rate_that_it_requested() -> None:
+    done = run("fleet", "--events", "200")
+    [row] = done.rows.values()
+    assert done.code == 0, done
+    assert (row.published, row.lost, row.twice) == (200, 0, 0)
+    assert row.throttled == row.published - row.received
+    assert 0 < row.received < 100  # at 10 of 100 Hz; a busy machine publishes for longer
+    [over_the_link] = re.findall(r"over the mobile network: (\d+) of 200", done.output)
+    assert row.received < int(over_the_link) < 150
+
+
+def test_when_one_of_two_gateways_is_killed_the_other_one_forwards() -> None:
+    """docs/delivery.md: a kill loses messages of some ms, here of half a second at most, as the machine may be busy."""
+    done = run("redundant", "--events", "200")
+    assert done.code == 0, done
+    both, killed, left = done.rows.values()
+    assert both == left == Figures(200, 0, 200, 0, 0)
+    assert killed.lost + killed.received == 200
+    assert killed.lost < 100
+    assert killed.twice < 100
+    assert "g1 is killed" in done.output or "g2 is killed" in done.output
+
+
+def test_when_one_of_two_gateways_is_stopped_nothing_is_lost() -> None:
+    done = run("redundant", "--events", "200", "--stop")
+    assert done.code == 0, done
+    assert [row.lost for row in done.rows.values()] == [0, 0, 0]
+
+
+def test_a_dashboard_receives_the_rate_that_it_requested() -> None:
+    done = run("dashboard", "--events", "200", "--limit", "20")
+    assert done.code == 0, done
+    [(name, row)] = done.rows.items()
+    assert name == "at most 20 Hz"
+    assert (row.published, row.lost, row.twice) == (200, 0, 0)
+    assert row.throttled > 50
+
+
+@needs_chromium
+def test_the_page_of_the_dashboard_shows_values_at_the_rate_of_its_slider(tmp_path: Path) -> None:
+    ports = ports_of("dashboard")
+    example = subprocess.Popen(
+        command_of("dashboard", ports, "--events", "100000"), cwd=REPO, stdout=subprocess.PIPE, text=True
     )
-    assert done.returncode == 1
-    assert "missing: brakes, E2E P04: " in done.stderr
+    browser = Browser(tmp_path / "profile")
+    try:
+        assert example.stdout is not None
+        [url] = re.findall(r"http\S+", next(line for line in example.stdout if line.startswith("open ")))
+        browser.command("Page.navigate", url=url)
+        browser.until("document.getElementById('state')?.textContent === 'subscribed'")
+        browser.until("Number(document.getElementById('rate').textContent) >= 3")
+        assert browser.run("Number(document.getElementById('rate').textContent)") <= 10  # the slider is at 5
+        browser.run("document.getElementById('limit').value = 80; document.getElementById('limit').oninput()")
+        browser.until("Number(document.getElementById('rate').textContent) > 15")
+        assert browser.run("Number(document.getElementById('speed').textContent)") >= 13.9
+        assert browser.complaints == []
+        example.send_signal(signal.SIGINT)
+        assert example.wait(RUN_S) == 130  # without a traceback
+    finally:
+        browser.close()
+        example.kill()
+        example.communicate()
 
 
-@pytest.mark.parametrize("file", sorted((REPO / "examples").glob("*/*.toml")), ids=str)
-def test_the_configurations_of_examples_are_valid(file: Path) -> None:
+@pytest.mark.parametrize("file", CONFIGURATIONS, ids=lambda file: f"{file.parent.name}/{file.name}")
+def test_a_configuration_of_an_example_is_valid(file: Path) -> None:
     checked = run_command("check", "--offline", "--strict", file)
     assert checked.returncode == 0, checked.stderr
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_every_port_of_an_example_can_be_another_one(folder: Path) -> None:
+    """Two examples, or two tests, run at the same time."""
+    ports = ports_of(folder.name)
+    files = [*folder.glob("*.toml"), *folder.glob("*.html")]
+    moved = "".join(on_ports(file.read_text(encoding="utf-8"), ports) for file in files)
+    assert {int(port) for port in PORT.findall(moved)} == set(ports.values())

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the examples share: the command line, configurations on given ports, streamers as processes, and the figures."""
+
+import argparse
+import json
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from threading import Event
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self
+
+import zenoh
+
+from ustreamer.host.demo.chassis import PeriodicTicks
+from ustreamer.host.demo.ecu import EcuMethods, SimulatedEcu
+from ustreamer.host.runtime.clock import SYSTEM_CLOCK
+from ustreamer.testing.bench import StreamerBench
+from ustreamer.testing.entity import Entity
+from ustreamer.uprotocol.pb import usubscription_v3 as pb
+from ustreamer.uprotocol.uuri import UUri
+
+_USTREAMER: Final = Path(sys.executable).with_name("ustreamer")
+_SUBSCRIBE: Final = 1
+_PAUSE_S: Final = 0.02
+_STOP_S: Final = 30.0
+
+
+# --- the command line -------------------------------------------------------------------------------------------------
+
+
+def arguments_of(name: str, description: str | None, events: int) -> argparse.ArgumentParser:
+    """The parser with the options of every example; an example may add its own."""
+    parser = argparse.ArgumentParser(prog=f"python -m examples.{name}", description=description)
+    parser.add_argument("--events", type=int, default=events, help=f"number of publications ({events})")
+    parser.add_argument(
+        "--ports",
+        type=_ports,
+        default={},
+        metavar="SHOWN=USED,...",
+        help="ports in place of those in the configuration, for example 7447=20001,30500=20002",
+    )
+    return parser
+
+
+def _ports(text: str) -> dict[int, int]:
+    pairs = (pair.split("=") for pair in text.split(","))
+    return {int(shown): int(used) for shown, used in pairs}
+
+
+def on_ports(text: str, ports: Mapping[int, int]) -> str:
+    """A configuration or a page on other ports."""
+    return re.sub(r"\b\d{4,5}\b", lambda found: str(ports.get(int(found[0]), found[0])), text)
+
+
+# --- processes and applications ---------------------------------------------------------------------------------------
+
+
+class RunningStreamer:
+    """`ustreamer run` in a process of its own. Its log and its state are in the folder of `config`."""
+
+    def __init__(self, config: Path) -> None:
+        self.config = config
+        self.name = config.stem
+        self._log = config.with_suffix(".log")
+        with self._log.open("w", encoding="utf-8") as log:
+            self._process = subprocess.Popen(
+                [_USTREAMER, "run", config, "--log", "json"], stdout=subprocess.PIPE, stderr=log, text=True
+            )
+        assert self._process.stdout is not None
+        if self._process.stdout.readline() != "READY\n":  # an empty line: the process has ended
+            raise SystemExit(f"{config.name} does not start:\n{self._log.read_text(encoding='utf-8')}")
+
+    def top(self) -> Any:
+        """All counters, as `ustreamer top FILE --once --json` prints them."""
+        command: list[str | Path] = [_USTREAMER, "top", self.config, "--once", "--json"]
+        return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+
+    def send_signal(self, number: int) -> None:
+        self._process.send_signal(number)
+
+    def stop(self) -> dict[str, int]:
+        """Drain the queues, as a supervisor does by SIGTERM. Returns the ledger of the last line of the log."""
+        self.send_signal(signal.SIGTERM)
+        if code := self._process.wait(_STOP_S):
+            raise SystemExit(f"{self.name} ended with {code}:\n{self._log.read_text(encoding='utf-8')}")
+        ledger: dict[str, int] = json.loads(self._log.read_text(encoding="utf-8").splitlines()[-1])["ledger"]
+        return ledger
+
+    def close(self) -> None:
+        """Kill it if it runs."""
+        self._process.kill()
+        self._process.wait(_STOP_S)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+
+class Example:
+    """A temporary folder with the configurations of an example, and all that runs: `with Example(...) as example`."""
+
+    def __init__(self, main_file: str, ports: Mapping[int, int]) -> None:
+        self._folder = Path(main_file).parent
+        self._ports = ports
+        self._stack = ExitStack()
+        prefix = f"ustreamer-{self._folder.name}-"
+        self.directory = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix=prefix)))
+        self._bench = self._stack.enter_context(StreamerBench(self.directory))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
+        if kind is KeyboardInterrupt:  # Ctrl-C is a usual end
+            raise SystemExit(130) from None
+
+    def port(self, shown: int) -> int:
+        """The port that is used in place of the one in the configuration."""
+        return self._ports.get(shown, shown)
+
+    def file(self, name: str) -> Path:
+        """A copy of a file of the example, on the ports that are used."""
+        copy = self.directory / name
+        copy.write_text(on_ports((self._folder / name).read_text(encoding="utf-8"), self._ports), "utf-8")
+        return copy
+
+    def start(self, name: str) -> RunningStreamer:
+        """Start a streamer with this configuration, and wait until it is ready."""
+        streamer = RunningStreamer(self.file(f"{name}.toml"))
+        self._stack.callback(streamer.close)
+        print(f"{name} runs: ustreamer top {streamer.config}", flush=True)
+        return streamer
+
+    def zenoh_app(self, shown_port: int, authority: str, usubscription: str = "") -> Entity:
+        """An application with a Zenoh session of its own. It subscribes at the uSubscription of this authority."""
+        locator = f"tcp/127.0.0.1:{self.port(shown_port)}"
+        return self._bench.zenoh_entity(locator, authority, usubscription=usubscription)
+
+    def ecu(self, streamer_port: int, port: int, methods: EcuMethods | None = None) -> SimulatedEcu:
+        """A SOME/IP ECU at the second port, which sends its events to the first one."""
+        return self._bench.someip_ecu(self.port(streamer_port), methods, self.port(port))
+
+
+def subscribe(application: Entity, topic: UUri, period_ms: int | None = None) -> bool:
+    """Subscribe. Returns False while the device of the topic has not accepted (SUBSCRIBE_PENDING). May be repeated."""
+    application.listen(topic)
+    attributes = pb.SubscribeAttributes(sample_period_ms=period_ms)
+    request = pb.SubscriptionRequest(topic=topic.to_pb(), attributes=attributes)
+    answer = application.call_usubscription(_SUBSCRIBE, request)
+    state = pb.SubscriptionResponse.FromString(answer.payload).status.state
+    return state == pb.SubscriptionStatus.SUBSCRIBED
+
+
+@contextmanager
+def zenoh_router(port: int) -> Iterator[None]:
+    """A Zenoh router in this process, in place of a `zenohd`."""
+    config = zenoh.Config()
+    config.insert_json5("mode", '"router"')
+    config.insert_json5("listen/endpoints", json.dumps([f"tcp/127.0.0.1:{port}"]))
+    config.insert_json5("scouting/multicast/enabled", "false")
+    with zenoh.open(config):
+        yield
+
+
+def cycle(count: int, hz: float) -> Iterator[int]:
+    """The numbers from 0 on, `hz` of them in a second, as a cyclic task of an ECU."""
+    for number, _ in zip(range(count), PeriodicTicks(hz, Event()), strict=False):
+        yield number
+
+
+def wait(condition: Callable[[], bool], within_s: float) -> bool:
+    """Wait for a condition, or for the end of the time. Returns whether the condition is true."""
+    until_ns = SYSTEM_CLOCK.monotonic_ns() + round(within_s * 1e9)
+    pause = Event()
+    while not (found := condition()) and SYSTEM_CLOCK.monotonic_ns() < until_ns:
+        pause.wait(_PAUSE_S)
+    return found
+
+
+# --- figures ----------------------------------------------------------------------------------------------------------
+
+
+class Figures(NamedTuple):
+    """Publications with numbers in their payloads: how many were sent, and what became of them."""
+
+    published: int
+    throttled: int
+    received: int
+    lost: int
+    twice: int
+
+
+def numbered(number: int) -> bytes:
+    """The payload of a publication."""
+    return number.to_bytes(4)
+
+
+def numbers_at(application: Entity) -> list[int]:
+    """The numbers of the publications that it has received."""
+    return [int.from_bytes(message.payload) for message in application.received]
+
+
+def figures(published: range, received: Sequence[int], throttled: int = 0) -> Figures:
+    """`throttled` of the publications were dropped for the rate of the subscriber, as the ledger of a streamer counts."""
+    counted = [number for number in received if number in published]
+    once = len(set(counted))
+    return Figures(len(published), throttled, once, len(published) - throttled - once, len(counted) - once)
+
+
+def show(rows: Mapping[str, Figures]) -> None:
+    """Print a table."""
+    print(f"{'':24}" + "".join(f"{name:>11}" for name in Figures._fields))
+    for name, row in rows.items():
+        print(f"{name:24}" + "".join(f"{value:>11}" for value in row), flush=True)
