@@ -27,6 +27,7 @@ from ustreamer.uprotocol.uuri import UUri
 
 _USTREAMER: Final = Path(sys.executable).with_name("ustreamer")
 _SUBSCRIBE: Final = 1
+_READY: Final = 0x8FFF
 _PAUSE_S: Final = 0.02
 _STOP_S: Final = 30.0
 
@@ -158,6 +159,21 @@ def subscribe(application: Entity, topic: UUri, period_ms: int | None = None) ->
     return state == pb.SubscriptionStatus.SUBSCRIBED
 
 
+def wait_route(publisher: Entity, subscriber: Entity) -> None:
+    """Publish on a topic of its own until it arrives.
+
+    Zenoh needs some ms to report a subscriber to a publisher. Now it has, also for all topics subscribed before.
+    """
+    topic = publisher.address.with_resource(_READY)
+
+    def has_arrived() -> bool:
+        publisher.publish(topic)
+        return any(message.attributes.source == topic for message in subscriber.received)
+
+    if not (wait(lambda: subscribe(subscriber, topic), 30) and wait(has_arrived, 30)):
+        raise SystemExit(f"{topic} does not arrive at {subscriber.address}")
+
+
 @contextmanager
 def zenoh_router(port: int) -> Iterator[None]:
     """A Zenoh router in this process, in place of a `zenohd`."""
@@ -202,9 +218,13 @@ def numbered(number: int) -> bytes:
     return number.to_bytes(4)
 
 
-def numbers_at(application: Entity) -> list[int]:
-    """The numbers of the publications that it has received."""
-    return [int.from_bytes(message.payload) for message in application.received]
+def numbers_at(application: Entity, topic: UUri) -> list[int]:
+    """The numbers that it has received from a topic."""
+    return [
+        int.from_bytes(message.payload)
+        for message in application.received
+        if message.attributes.source == topic
+    ]
 
 
 def figures(published: range, received: Sequence[int], throttled: int = 0) -> Figures:

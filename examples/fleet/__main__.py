@@ -6,7 +6,18 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from examples.rig import Example, arguments_of, cycle, figures, numbered, numbers_at, show, subscribe, wait
+from examples.rig import (
+    Example,
+    arguments_of,
+    cycle,
+    figures,
+    numbered,
+    numbers_at,
+    show,
+    subscribe,
+    wait,
+    wait_route,
+)
 from ustreamer.uprotocol.uuri import UUri
 
 POSITION: Final = UUri("hpc.vin1", 0x5001, 1, 0x8001)  # //hpc.vin1/5001/1/8001
@@ -26,13 +37,14 @@ def main() -> int:
         service = example.zenoh_app(7449, "cloud")
         if not wait(lambda: subscribe(service, POSITION, PERIOD_MS), within_s=30):
             raise SystemExit("the vehicle has not accepted the subscription")
+        wait_route(sensor, service)
         for number in cycle(arguments.events, HZ):
             sensor.publish(POSITION, numbered(number))
         in_vehicle = vehicle.stop()["throttled"]
         expected = arguments.events - in_vehicle
-        wait(lambda: len(service.received) + cloud.top()["ledger"]["throttled"] >= expected, within_s=10)
+        wait(lambda: cloud.top()["ledger"]["throttled"] + len(numbers_at(service, POSITION)) >= expected, 10)
         in_cloud = cloud.stop()["throttled"]
-        found = figures(range(arguments.events), numbers_at(service), in_vehicle + in_cloud)
+        found = figures(range(arguments.events), numbers_at(service, POSITION), in_vehicle + in_cloud)
         if arguments.recordings:
             shutil.copytree(example.directory / "state-vehicle/recordings", arguments.recordings)
     show({f"{POSITION}": found})

@@ -25,7 +25,7 @@ def main() -> int:
         wait(lambda: len(application.received) >= arguments.events, within_s=5)
         answer = application.call(RESET, b"tset").payload
         gateway.stop()
-        found = figures(range(arguments.events), numbers_at(application))
+        found = figures(range(arguments.events), numbers_at(application, SPEED))
     show({f"{SPEED}": found})
     print(f"the method of the ECU answered {answer!r}")
     return 1 if found.lost or found.twice or answer != b"test" else 0

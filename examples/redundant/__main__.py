@@ -46,8 +46,8 @@ class Traffic:
 
     def figures(self, numbers: range) -> Figures:
         """What arrived of these numbers, once their last one is there."""
-        wait(lambda: numbers[-1] in numbers_at(self._display)[-HZ:], within_s=10)
-        return figures(numbers, numbers_at(self._display))
+        wait(lambda: numbers[-1] in numbers_at(self._display, RADAR)[-HZ:], within_s=10)
+        return figures(numbers, numbers_at(self._display, RADAR))
 
 
 def warm_up(traffic: Traffic) -> None:
