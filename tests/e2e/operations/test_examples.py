@@ -4,15 +4,13 @@
 import re
 import signal
 import subprocess
-import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from examples.rig import Figures, on_ports
-from tests.e2e.rigs.ports import tcp_ports, udp_ports
+from tests.e2e.rigs.examples import PORT, REPO, RUN_S, command_of, ports_of, run_example
 from tests.e2e.rigs.streamer import run_command
 
 if TYPE_CHECKING:
@@ -20,49 +18,8 @@ if TYPE_CHECKING:
 else:
     from plugins.wamp.tests.chromium import Browser, needs_chromium
 
-REPO: Final = Path(__file__).parents[3]
 FOLDERS: Final = sorted(path.parent for path in REPO.glob("examples/*/__main__.py"))
 CONFIGURATIONS: Final = sorted(REPO.glob("examples/*/*.toml"))
-RUN_S: Final = 110.0
-PORT: Final = re.compile(r"(?:127\.0\.0\.1:|\bport = )(\d+)")
-
-
-def ports_of(name: str) -> dict[int, int]:
-    """For each port of the configurations of an example, a free one."""
-    files = (REPO / "examples" / name).glob("*.toml")
-    shown = {int(port) for file in files for port in PORT.findall(file.read_text(encoding="utf-8"))}
-    return dict(zip(sorted(shown), [*tcp_ports(len(shown) - 1), *udp_ports(1)], strict=True))
-
-
-def command_of(name: str, ports: Mapping[int, int], *arguments: str) -> list[str]:
-    pairs = ",".join(f"{shown}={used}" for shown, used in ports.items())
-    return [sys.executable, "-m", f"examples.{name}", "--ports", pairs, *arguments]
-
-
-class Run(NamedTuple):
-    """A run that has ended."""
-
-    code: int
-    output: str
-    errors: str
-
-    @property
-    def rows(self) -> dict[str, Figures]:
-        """The table that the example has printed."""
-        lines = re.findall(r"^(\S.*?)" + r" +(-?\d+)" * len(Figures._fields) + "$", self.output, re.MULTILINE)
-        return {name: Figures(*map(int, figures)) for name, *figures in lines}
-
-
-def run(name: str, *arguments: str) -> Run:
-    done = subprocess.run(
-        command_of(name, ports_of(name), *arguments),
-        cwd=REPO,
-        capture_output=True,
-        text=True,
-        timeout=RUN_S,
-        check=False,
-    )
-    return Run(done.returncode, done.stdout, done.stderr)
 
 
 def test_each_folder_has_what_a_reader_needs() -> None:
@@ -76,14 +33,14 @@ def test_each_folder_has_what_a_reader_needs() -> None:
 
 
 def test_the_smallest_example_loses_nothing_and_answers_a_call() -> None:
-    done = run("minimal", "--events", "100")
+    done = run_example("minimal", "--events", "100")
     assert done.rows == {"up://chassis/1234/1/8001": Figures(100, 0, 100, 0, 0)}, done
     assert "answered b'test'" in done.output
     assert done.code == 0
 
 
 def test_the_vehicle_shows_each_of_its_ecus() -> None:
-    done = run("vehicle", "--events", "5")
+    done = run_example("vehicle", "--events", "5")
     assert done.code == 0, done
     assert {name.partition(",")[0] for name in done.rows} == {"brakes", "steering", "camera", "battery"}
     assert all(row.received >= 5 and row.lost == row.twice == 0 for row in done.rows.values())
@@ -92,13 +49,13 @@ def test_the_vehicle_shows_each_of_its_ecus() -> None:
 
 
 def test_the_vehicle_reports_an_ecu_that_is_missing() -> None:
-    done = run("vehicle", "--events", "1000000", "--seconds", "1")
+    done = run_example("vehicle", "--events", "1000000", "--seconds", "1")
     assert done.code == 1
     assert "missing: brakes, E2E P04: " in done.errors
 
 
 def test_the_fleet_sends_the_cloud_only_the_rate_that_it_requested() -> None:
-    done = run("fleet", "--events", "200")
+    done = run_example("fleet", "--events", "200")
     [row] = done.rows.values()
     assert done.code == 0, done
     assert (row.published, row.lost, row.twice) == (200, 0, 0)
@@ -110,7 +67,7 @@ def test_the_fleet_sends_the_cloud_only_the_rate_that_it_requested() -> None:
 
 def test_when_one_of_two_gateways_is_killed_the_other_one_forwards() -> None:
     """docs/delivery.md: a kill loses messages of some ms, here of half a second at most, as the machine may be busy."""
-    done = run("redundant", "--events", "200")
+    done = run_example("redundant", "--events", "200")
     assert done.code == 0, done
     both, killed, left = done.rows.values()
     assert both == left == Figures(200, 0, 200, 0, 0)
@@ -121,13 +78,13 @@ def test_when_one_of_two_gateways_is_killed_the_other_one_forwards() -> None:
 
 
 def test_when_one_of_two_gateways_is_stopped_nothing_is_lost() -> None:
-    done = run("redundant", "--events", "200", "--stop")
+    done = run_example("redundant", "--events", "200", "--stop")
     assert done.code == 0, done
     assert [row.lost for row in done.rows.values()] == [0, 0, 0]
 
 
 def test_a_dashboard_receives_the_rate_that_it_requested() -> None:
-    done = run("dashboard", "--events", "200", "--limit", "20")
+    done = run_example("dashboard", "--events", "200", "--limit", "20")
     assert done.code == 0, done
     [(name, row)] = done.rows.items()
     assert name == "at most 20 Hz"
