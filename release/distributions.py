@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The distributions of this repository, and their version.
 
-`python -m release.distributions 0.2.0` sets the version of all of them, and the versions of each other that they
-require. Without an argument it prints the version. `ustreamer/__init__.py` is the place that has it; the other places
-must agree, since a distribution cannot read a file of another one.
+`python -m release.distributions 0.2.0` sets the version of all of them, the versions of each other that they require,
+and the wheel that docs/install.md names. Without an argument it prints the version. `ustreamer/__init__.py` is the
+place that has it; the other places must agree, since a distribution cannot read a file of another one.
 """
 
 import re
@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 REPO: Final = Path(__file__).resolve().parents[1]
+INSTALL_PAGE: Final = REPO / "docs/install.md"
 VERSION_FILE: Final = "ustreamer/__init__.py"
 _VERSION: Final = re.compile(r'^__version__ = "(.*)"$', re.MULTILINE)
 _DECLARED: Final = re.compile(r'^version = ".*"$', re.MULTILINE)
 _REQUIRED: Final = re.compile(r"\b(ustreamer(?:-\w+)?(?:\[[\w,]+\])?)>=[\d.]+,<[\d.]+")
+_WHEEL: Final = re.compile(r"\bustreamer-[\d.]+-py3")
 _ALLOWED: Final = re.compile(r"\d+\.\d+\.\d+")
 
 
@@ -68,6 +70,9 @@ def set_version(version: str, root: Path = REPO) -> None:
     for each in distributions(root):
         declared = each.folder / "pyproject.toml"
         declared.write_text(with_version(declared.read_text(encoding="utf-8"), version), encoding="utf-8")
+    page = root / INSTALL_PAGE.relative_to(REPO)
+    shown = page.read_text(encoding="utf-8")
+    page.write_text(_WHEEL.sub(f"ustreamer-{version}-py3", shown), encoding="utf-8")
 
 
 def main(arguments: list[str]) -> int:

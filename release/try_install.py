@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m release.try_install`: installs the wheels of dist/ where no source tree is, and runs a streamer.
+"""`python -m release.try_install`: does what docs/install.md says, where no source tree is, and runs a streamer.
 
 Dependencies come from the package index. Every step is printed; the first one that fails ends the command with exit
 code 1.
@@ -10,13 +10,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-import venv
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from release.build import OUTPUT
-from release.distributions import REPO, gateway_wheels, version
+from release.distributions import INSTALL_PAGE, REPO, version
+from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 
 _STOP_S: Final = 30.0
 
@@ -27,9 +27,13 @@ class TryError(Exception):
 
 def try_install(wheels: Path, folder: Path) -> None:
     """`folder` gets a virtual environment and a state of its own. Raises TryError."""
-    venv.create(folder / "venv", with_pip=True)
-    binaries = folder / "venv" / "bin"
-    _run([binaries / "pip", "install", "-q", *gateway_wheels(wheels)], folder)
+    began_ns = SYSTEM_CLOCK.monotonic_ns()
+    (folder / "dist").symlink_to(wheels.absolute())
+    for command in commands_of_page():
+        _run(["sh", "-c", command], folder)
+    passed_s = (SYSTEM_CLOCK.monotonic_ns() - began_ns) / 1e9
+    print(f"the demo has forwarded messages after {passed_s:.0f} s")
+    binaries = folder / ".venv" / "bin"
     shown = _run([binaries / "ustreamer", "--version"], folder)
     if shown != f"ustreamer {version()}\n":
         raise TryError(f"ustreamer --version printed {shown!r}, not {version()!r}")
@@ -37,6 +41,12 @@ def try_install(wheels: Path, folder: Path) -> None:
     config.write_bytes((REPO / "configs/minimal.toml").read_bytes())
     _run([binaries / "ustreamer", "check", config, "--offline"], folder)
     _run_streamer([binaries / "ustreamer", "run", config], folder)
+
+
+def commands_of_page() -> list[str]:
+    """The commands that a new reader runs: to install the streamer and its plugins, and to run the demo."""
+    section = INSTALL_PAGE.read_text(encoding="utf-8").split("## Try it\n")[1]
+    return section.split("```sh\n")[1].split("```")[0].splitlines()
 
 
 def _run(command: Sequence[str | Path], folder: Path) -> str:
@@ -68,8 +78,9 @@ def _run_streamer(command: Sequence[str | Path], folder: Path) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """Without what leads to the source tree."""
-    return {name: text for name, text in os.environ.items() if not name.startswith("PYTHON")}
+    """Without what leads to the source tree; `python3` is the version of this interpreter."""
+    kept = {name: text for name, text in os.environ.items() if not name.startswith("PYTHON")}
+    return kept | {"PATH": os.pathsep.join([str(Path(sys.executable).parent), kept.get("PATH", os.defpath)])}
 
 
 def main() -> int:

@@ -3,7 +3,6 @@
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +18,7 @@ STEPS = re.findall(r"^```sh\n(.*?)^```\n(?:\n```text\n(.*?)^```)?", PAGE, re.DOT
 
 
 def free_ports() -> dict[str, int]:
-    """For each port of configs/recorded.toml and of the page, a free one."""
+    """For each port of the page, a free one."""
     (tcp,), (streamer, ecu) = tcp_ports(1), udp_ports(2)
     return {"7447": tcp, "30500": streamer, "30501": ecu}
 
@@ -34,14 +33,6 @@ def on_free_ports(text: str, ports: dict[str, int]) -> str:
     for shown, free in ports.items():
         text = re.sub(rf"\b{shown}\b", str(free), text)
     return text
-
-
-def checkout(folder: Path, ports: dict[str, int]) -> None:
-    """What the commands need of a checkout: the configurations and .venv."""
-    (folder / ".venv").symlink_to(sys.prefix)
-    shutil.copytree(ROOT / "configs", folder / "configs")
-    config = folder / "configs/recorded.toml"
-    config.write_text(on_free_ports(config.read_text(encoding="utf-8"), ports), encoding="utf-8")
 
 
 def run_in_order(commands: list[str], folder: Path) -> list[str]:
@@ -87,7 +78,7 @@ def test_the_page_shows_the_commands_of_every_day() -> None:
 
 def test_the_commands_of_the_page_print_what_it_shows(tmp_path: Path) -> None:
     ports = free_ports()
-    checkout(tmp_path, ports)
+    (tmp_path / ".venv").symlink_to(sys.prefix)  # all that the commands need of a folder
     outputs = run_in_order([on_free_ports(block, ports) for block, _ in STEPS], tmp_path)
     missing = [
         f"no line {line!r} in:\n{output}"

@@ -3,6 +3,7 @@
 
 import gzip
 import io
+import re
 import subprocess
 import sys
 import tarfile
@@ -13,8 +14,8 @@ from typing import Any
 import pytest
 
 from release.build import SUMS, build, normalize_sdist
-from release.distributions import REPO, distributions, main, set_version, version, with_version
-from release.try_install import TryError, try_install
+from release.distributions import INSTALL_PAGE, REPO, distributions, main, set_version, version, with_version
+from release.try_install import TryError, commands_of_page, try_install
 
 ALL = list(distributions())
 COMMIT_TIME_S = 1_700_000_000
@@ -27,7 +28,11 @@ def project(folder: Path) -> dict[str, Any]:
 
 def copied(folder: Path) -> Path:
     """The files that have a version, below `folder`."""
-    for each in [REPO / "ustreamer/__init__.py", *(found.folder / "pyproject.toml" for found in ALL)]:
+    for each in [
+        INSTALL_PAGE,
+        REPO / "ustreamer/__init__.py",
+        *(found.folder / "pyproject.toml" for found in ALL),
+    ]:
         copy = folder / each.relative_to(REPO)
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_bytes(each.read_bytes())
@@ -70,6 +75,29 @@ def test_one_command_sets_every_version(tmp_path: Path) -> None:
         bounds = {line.split(">=")[1] for line in required if line.startswith("ustreamer") and ">=" in line}
         assert about["version"] == "1.12.3"
         assert bounds <= {"1.12,<1.13"}, each.name
+    page = (root / INSTALL_PAGE.relative_to(REPO)).read_text(encoding="utf-8")
+    assert set(re.findall(r"ustreamer-[\d.]+-", page)) == {"ustreamer-1.12.3-"}
+
+
+def test_the_page_installs_the_streamer_and_each_plugin_but_not_the_pipeline(tmp_path: Path) -> None:
+    """The patterns of the command, as the shell of the reader expands them."""
+    dist = tmp_path / "dist"
+    dist.mkdir()
+    wheels = {f"{each.name.replace('-', '_')}-{version()}-py3-none-any.whl": each.name for each in ALL}
+    for wheel in wheels:
+        (dist / wheel).touch()
+    make_environment, install, run = commands_of_page()
+    assert make_environment == "python3 -m venv .venv"
+    assert run.startswith(".venv/bin/ustreamer ")
+    shown = subprocess.run(
+        ["sh", "-c", install.replace(".venv/bin/pip install", "echo")],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    names = [wheels[each.removeprefix("dist/").removesuffix("[all]")] for each in shown.stdout.split()]
+    assert sorted(names) == sorted({each.name for each in ALL} - {"ustreamer-pipeline"})
 
 
 @pytest.mark.parametrize("wrong", [["1.2"], ["v1.2.3"], ["1.2.3", "1.2.4"], ["1.2.3rc1"]])

@@ -159,6 +159,7 @@ def test_the_demo_ends_with_three_lines_about_what_to_try_next(
     monkeypatch: pytest.MonkeyPatch, capsys: Output
 ) -> None:
     monkeypatch.setattr(sys, "argv", [".venv/bin/ustreamer", "demo"])
+    monkeypatch.chdir(REPO)
     command.run(seconds=0.0, as_json=False)
     title, *lines = capsys.readouterr().out.splitlines()[-4:]
     assert title == "try next:"
@@ -169,6 +170,15 @@ def test_the_demo_ends_with_three_lines_about_what_to_try_next(
         words = line.split("#")[0].split()[1:]
         parser().parse_args(words)
         assert all((REPO / word).exists() for word in words if word.endswith(".toml"))
+
+
+def test_without_a_checkout_no_command_names_a_file_of_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: Output, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command.run(seconds=0.0, as_json=False)
+    *_, title, line = capsys.readouterr().out.splitlines()
+    assert (title, line.split()[1]) == ("try next:", "demo")
 
 
 def test_without_a_terminal_a_line_is_printed_now_and_then(capsys: Output) -> None:

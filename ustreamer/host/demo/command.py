@@ -3,6 +3,7 @@
 
 import json
 import math
+import re
 import sys
 import threading
 from collections.abc import Callable
@@ -21,11 +22,12 @@ if TYPE_CHECKING:
 _NS_PER_S = 1_000_000_000
 
 
-_NEXT: Final = """
-try next:
-  {ustreamer} demo --seconds 600 --web                # the same, with live values in a browser
-  {ustreamer} check configs/vehicle.toml --offline    # a configuration, checked line by line
-  {ustreamer} run configs/minimal.toml                # a streamer of your own; Ctrl-C stops it"""
+_NEXT: Final = (
+    "demo --seconds 600 --web                # the same, with live values in a browser",
+    "check configs/vehicle.toml --offline    # a configuration, checked line by line",
+    "run configs/minimal.toml                # a streamer of your own; Ctrl-C stops it",
+)
+_FILE: Final = re.compile(r"\S+\.toml")
 
 
 def run(
@@ -60,8 +62,14 @@ def run(
         if recordings is not None:
             print(f"recorded in {recordings}")
         program = sys.argv[0] if Path(sys.argv[0]).name == "ustreamer" else "ustreamer"
-        print(_NEXT.format(ustreamer=program))
+        print("", "try next:", *(f"  {program} {each}" for each in _next_commands()), sep="\n")
     return 1 if outcome.defects or (strict and outcome.deviations) else 0
+
+
+def _next_commands() -> list[str]:
+    """Without a checkout there is no configs/: its commands would fail."""
+    files = {each: _FILE.search(each) for each in _NEXT}
+    return [each for each, found in files.items() if found is None or Path(found[0]).exists()]
 
 
 def _wait(seconds: float, report: Callable[[float], None], *, every: float) -> None:
