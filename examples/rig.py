@@ -82,6 +82,11 @@ class RunningStreamer:
         command: list[str | Path] = [_USTREAMER, "top", self.config, "--once", "--json"]
         return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
 
+    def received(self, topic: UUri) -> int:
+        """The number of publications of a topic that it has received for a subscriber."""
+        found = [each["received"] for each in self.top()["targets"] if each["topic"] == str(topic)]
+        return max(found, default=0)
+
     def send_signal(self, number: int) -> None:
         self._process.send_signal(number)
 

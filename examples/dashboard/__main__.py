@@ -16,9 +16,11 @@ from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
 from examples.rig import Example, RunningStreamer, arguments_of, cycle, figures, numbered, show, wait
+from ustreamer.uprotocol.uuri import UUri
 
 SERVICE, EVENT = 0x1234, 0x8001
-TOPIC: Final = "up.chassis.1234.0.1.8001"
+SPEED: Final = UUri("chassis", SERVICE, 1, EVENT)
+TOPIC: Final = "up.chassis.1234.0.1.8001"  # the same in WAMP
 PAGE: Final = "dashboard.html"
 HZ: Final = 100
 HELLO, WELCOME, SUBSCRIBE, SUBSCRIBED, EVENT_OF_WAMP = 1, 2, 32, 33, 36
@@ -94,7 +96,7 @@ def main() -> int:
                 ecu.send_event(
                     SERVICE, EVENT, numbered(number) + struct.pack(">f", 13.9 + number % 200 / 100)
                 )
-            wait(lambda: target_of(gateway, arguments.limit)["received"] >= arguments.events, within_s=10)
+            wait(lambda: gateway.received(SPEED) >= arguments.events, within_s=10)
             target = target_of(gateway, arguments.limit)
             wait(lambda: len(numbers) >= target["delivered"], within_s=10)
         gateway.stop()

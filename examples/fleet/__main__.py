@@ -40,6 +40,7 @@ def main() -> int:
         wait_route(sensor, service)
         for number in cycle(arguments.events, HZ):
             sensor.publish(POSITION, numbered(number))
+        wait(lambda: vehicle.received(POSITION) >= arguments.events, within_s=10)
         in_vehicle = vehicle.stop()["throttled"]
         expected = arguments.events - in_vehicle
         wait(lambda: cloud.top()["ledger"]["throttled"] + len(numbers_at(service, POSITION)) >= expected, 10)

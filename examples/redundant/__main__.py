@@ -94,6 +94,8 @@ def main() -> int:
         after = traffic.run(arguments.events // 2)
         failed = traffic.figures(range(before.start, after.stop))
         left = traffic.figures(traffic.run(arguments.events))
+        if arguments.stop:
+            first.stop()  # it has ended; its exit code is 0
     show({"both run": both, f"{first.name} is {how}": failed, "the other one is left": left})
     return 1 if both.lost or left.lost else 0
 
