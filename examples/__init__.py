@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Examples for users of the streamer. Each is a folder with a README.md and imports ustreamer only."""
+"""Examples for users of the streamer. Each is a folder with a README.md, and imports no other example but rig.py."""

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The examples run, and their configurations are valid. The figures are those that the examples print."""
 
+import os
 import re
 import signal
 import subprocess
@@ -30,6 +31,20 @@ def test_each_folder_has_what_a_reader_needs() -> None:
         assert f"make example NAME={folder.name}" in page
         assert "## What to try next" in page
         assert f"({folder.name}/README.md)" in (REPO / "examples/README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("arguments", "name"), [((), "vehicle"), (("NAME=minimal",), "minimal")])
+def test_make_runs_the_named_example(arguments: tuple[str, ...], name: str) -> None:
+    """Some shells set NAME to that of the machine; it is not the name of an example."""
+    shown = subprocess.run(
+        ["make", "-n", "example", *arguments],
+        cwd=REPO,
+        env=os.environ | {"NAME": "workshop"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert shown.stdout.splitlines()[-1].split() == [".venv/bin/python", "-m", f"examples.{name}"]
 
 
 def test_the_smallest_example_loses_nothing_and_answers_a_call() -> None:
