@@ -23,11 +23,13 @@ from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.testing.bench import StreamerBench
 from ustreamer.testing.entity import Entity
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
+from ustreamer.uprotocol.ustatus import UStatusError
 from ustreamer.uprotocol.uuri import UUri
 
 _USTREAMER: Final = Path(sys.executable).with_name("ustreamer")
 _SUBSCRIBE: Final = 1
 _READY: Final = 0x8FFF
+_OTHER_PORTS: Final = "--ports uses other ports"
 _PAUSE_S: Final = 0.02
 _STOP_S: Final = 30.0
 
@@ -69,13 +71,13 @@ class RunningStreamer:
         self.config = config
         self.name = config.stem
         self._log = config.with_suffix(".log")
-        with self._log.open("w", encoding="utf-8") as log:
-            self._process = subprocess.Popen(
-                [_USTREAMER, "run", config, "--log", "json"], stdout=subprocess.PIPE, stderr=log, text=True
-            )
+        command: list[str | Path] = [_USTREAMER, "run", config, "--log", "json"]
+        with self._log.open("w", encoding="utf-8") as errors:
+            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
         assert self._process.stdout is not None
         if self._process.stdout.readline() != "READY\n":  # an empty line: the process has ended
-            raise SystemExit(f"{config.name} does not start:\n{self._log.read_text(encoding='utf-8')}")
+            log = self._log.read_text(encoding="utf-8")
+            raise SystemExit(f"{config.name} does not start; {_OTHER_PORTS}:\n{log}")
 
     def top(self) -> Any:
         """All counters, as `ustreamer top FILE --once --json` prints them."""
@@ -124,8 +126,10 @@ class Example:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stack.__exit__(kind, error, trace)
-        if kind is KeyboardInterrupt:  # Ctrl-C is a usual end
+        if isinstance(error, KeyboardInterrupt):  # Ctrl-C is a usual end
             raise SystemExit(130) from None
+        if isinstance(error, UStatusError | OSError):  # most likely a port
+            raise SystemExit(f"{error}; {_OTHER_PORTS}") from error
 
     def port(self, shown: int) -> int:
         """The port that is used in place of the one in the configuration."""
@@ -186,7 +190,11 @@ def zenoh_router(port: int) -> Iterator[None]:
     config.insert_json5("mode", '"router"')
     config.insert_json5("listen/endpoints", json.dumps([f"tcp/127.0.0.1:{port}"]))
     config.insert_json5("scouting/multicast/enabled", "false")
-    with zenoh.open(config):
+    try:
+        router = zenoh.open(config)
+    except zenoh.ZError as error:
+        raise SystemExit(f"no Zenoh router at port {port}: {error}; {_OTHER_PORTS}") from None
+    with router:
         yield
 
 

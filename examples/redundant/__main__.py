@@ -81,9 +81,8 @@ def main() -> int:
         sensor, display = example.zenoh_app(7447, "sensors.vin1"), example.zenoh_app(7448, "displays.vin1")
         for name in ("g1.vin1", "g2.vin1"):
             display.usubscription = UUri(name, 0, 3, 0)
-            subscribe(
-                display, RADAR
-            )  # no uSubscription in the network of sensors accepts it; it is forwarded anyway
+            # No uSubscription in the network of sensors accepts it. It is forwarded all the same.
+            subscribe(display, RADAR)
         traffic = Traffic(sensor, display)
         warm_up(traffic)
         first = forwarding(gateways, traffic)

@@ -4,6 +4,7 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -154,6 +155,29 @@ def test_the_page_of_the_dashboard_shows_values_at_the_rate_of_its_slider(tmp_pa
         browser.close()
         example.kill()
         example.communicate()
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "shown"),
+    [
+        ("minimal", socket.SOCK_STREAM, 7447),
+        ("minimal", socket.SOCK_DGRAM, 30501),
+        ("vehicle", socket.SOCK_DGRAM, 30500),
+        ("redundant", socket.SOCK_STREAM, 7448),
+        ("dashboard", socket.SOCK_STREAM, 8081),
+    ],
+)
+def test_a_port_in_use_is_a_sentence(name: str, kind: socket.SocketKind, shown: int) -> None:
+    ports = ports_of(name)
+    with socket.socket(socket.AF_INET, kind) as other:
+        other.bind(("127.0.0.1", ports[shown]))
+        if kind is socket.SOCK_STREAM:
+            other.listen()
+        done = run_example(name, ports=ports)
+    assert done.code == 1
+    assert "Address already in use" in done.errors
+    assert "--ports uses other ports" in done.errors
+    assert "Traceback" not in done.errors
 
 
 @pytest.mark.parametrize("file", CONFIGURATIONS, ids=lambda file: f"{file.parent.name}/{file.name}")

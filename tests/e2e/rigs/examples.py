@@ -42,9 +42,9 @@ class ExampleRun(NamedTuple):
         return {name: Figures(*map(int, figures)) for name, *figures in lines}
 
 
-def run_example(name: str, *arguments: str) -> ExampleRun:
+def run_example(name: str, *arguments: str, ports: Mapping[int, int] | None = None) -> ExampleRun:
     done = subprocess.run(
-        command_of(name, ports_of(name), *arguments),
+        command_of(name, ports or ports_of(name), *arguments),
         cwd=REPO,
         capture_output=True,
         text=True,
