@@ -11,7 +11,13 @@ import pytest
 from ustreamer_usubscription.commands import add_commands
 from ustreamer_usubscription.model.declared_topics import TopicState
 from ustreamer_usubscription.model.subscription import Observer, SubscriptionRecord
-from ustreamer_usubscription.removal import RemovalPattern
+from ustreamer_usubscription.operator_changes import (
+    AddedSubscriptions,
+    RemovalPattern,
+    change_of,
+    change_store,
+)
+from ustreamer_usubscription.service import STORE_DIRECTORY
 from ustreamer_usubscription.store import store_contents
 from ustreamer_usubscription.store.store import (
     RecordChange,
@@ -121,6 +127,7 @@ def test_an_export_is_a_line_for_each(
         "period_ns": 0,
         "expire_ms": LATER_MS,
         "details": "",
+        "version": 3,
     }
     assert [line["period_ns"] for line in lines] == [100_000_000, 0, 0]
 
@@ -282,18 +289,159 @@ def test_rm_needs_a_filter_and_a_store(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_a_request_names_a_topic_a_subscriber_or_both() -> None:
-    assert RemovalPattern.from_request({"remove": {"topic": str(TOPIC)}}) == (TOPIC, ANY)
-    assert RemovalPattern.from_request({"remove": {"subscriber": str(FIRST)}}) == (ANY, FIRST)
+    assert change_of({"remove": {"topic": str(TOPIC)}}) == RemovalPattern(TOPIC, ANY)
+    assert change_of({"remove": {"subscriber": str(FIRST)}}) == RemovalPattern(ANY, FIRST)
 
 
 def test_a_running_service_refuses_a_request_that_it_does_not_know(
     make_rig: "Callable[..., ServiceRig]",
 ) -> None:
     rig = make_rig().start()
-    requests: list[dict[str, Any]] = [{}, {"remove": {}}, {"remove": {"all": "1"}}, {"remove": "x"}]
+    requests: list[dict[str, Any]] = [
+        {},
+        {"remove": {}},
+        {"remove": {"all": "1"}},
+        {"remove": "x"},
+        {"add": "x"},
+    ]
     for request in requests:
         with pytest.raises(UStatusError, match="expected remove with topic, subscriber or both"):
             rig.plugin.handle_request(request)
+    with pytest.raises(UStatusError, match=r"add: .*missing required field `subscriber`"):
+        rig.plugin.handle_request({"add": [{"topic": str(TOPIC)}]})
     rig.stop()
     with pytest.raises(UStatusError, match=r"core\.usubscription has stopped"):
         rig.plugin.handle_request({"remove": {"topic": str(TOPIC)}})
+
+
+# --- import -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def export(filled: "ServiceRig", tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    """What `export` printed about the subscriptions of `filled`, which are then removed."""
+    path = tmp_path / "export.jsonl"
+    path.write_text(output_of(capsys, "export", "--state-dir", filled.state_dir), encoding="utf-8")
+    return path
+
+
+def test_an_export_is_imported_with_and_without_a_running_streamer(
+    admin: "ServiceRig", export: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = ("--state-dir", admin.state_dir)
+    assert output_of(capsys, "rm", *place, "--topic", "//*/FFFFFFFF/FF/FFFF") == "3 subscriptions removed\n"
+    assert output_of(capsys, "import", *place, export) == "3 subscriptions imported\n"
+    assert output_of(capsys, "export", *place) == export.read_text(encoding="utf-8")
+    assert json.loads(output_of(capsys, "import", *place, export, "--json")) == {"imported": 3}
+    admin.restart()
+    assert sorted(admin.pairs()) == [(TOPIC, FIRST), (TOPIC, SECOND), (OTHER, FIRST)]
+
+
+def test_an_export_becomes_the_store_of_another_streamer(
+    export: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = ("--state-dir", tmp_path / "of another" / "streamer")
+    assert output_of(capsys, "import", *place, export) == "3 subscriptions imported\n"
+    there = [json.loads(line) for line in output_of(capsys, "export", *place).splitlines()]
+    here = [json.loads(line) for line in export.read_text(encoding="utf-8").splitlines()]
+    for each in (*there, *here):
+        del each["status"]  # the other streamer has to ask the other device by itself
+    assert there == here
+    assert "right" in output_of(capsys, "check", *place)
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ('{"topic": "//a/1/1/8001"}', "missing required field `subscriber`"),
+        ('{"topic": "//a/1/1/8001", "subscriber": "//b/1/1/0", "rate": 1}', "unknown field `rate`"),
+        ('{"topic": "//a/1/1/8001", "subscriber": "//b/1/1/0", "period_ns": -1}', "period_ns"),
+        ('{"topic": "//a/1/1/1", "subscriber": "//b/1/1/0"}', "resource 1 is not a topic"),
+        ('{"topic": "//a/1/1/8001", "subscriber": "//b/1/1/8001"}', "expected resource 0"),
+        ('{"topic": "//*/1/1/8001", "subscriber": "//b/1/1/0"}', "authority is a wildcard"),
+        ('{"topic": "/1/1/8001", "subscriber": "//b/1/1/0"}', "authority is empty"),
+        (
+            '{"topic": "//a/1/1/8001", "subscriber": "//b/1/1/0", "details": "xy"}',
+            "expected hexadecimal digits",
+        ),
+        ("[]", "Expected `object`"),
+        ("\\xff", "malformed"),
+    ],
+)
+def test_a_wrong_line_is_named_and_nothing_is_imported(
+    line: str, problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "wrong.jsonl"
+    path.write_text(f'{{"topic": "//a/1/1/8001", "subscriber": "//b/1/1/0"}}\n\n{line}\n', encoding="utf-8")
+    place = ("--state-dir", tmp_path / "state")
+    assert main(["subscriptions", "import", *map(str, place), str(path)]) == 78
+    error = capsys.readouterr().err
+    assert error.startswith(f"INVALID_ARGUMENT: {path}:3: ")
+    assert problem in error
+    assert not (tmp_path / "state").exists()
+
+
+def test_static_subscriptions_are_imported_as_up_streamer_takes_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "subscription_data.json"
+    static = {
+        "//authority-b/3039/1/8001": ["//authority-a/5678/1/1234", "//authority-a/5678/1/1", 7],
+        "//authority-a/5BA0/1/9001": ["//authority-b/5678/1/1234"],
+        "//authority-c/0x1236/1/8001": ["//authority-c/5678/1/1234"],
+        "//authority-d/1/1/8001": "//authority-c/5678/1/1234",
+    }
+    path.write_text(json.dumps(static), encoding="utf-8")
+    place = ("--state-dir", str(tmp_path / "state"))
+    assert main(["subscriptions", "import", *place, str(path)]) == 0
+    out, err = capsys.readouterr()
+    assert out == "2 subscriptions imported\n"
+    assert listed(capsys, "ls", *place) == [
+        ("up://authority-a/5BA0/1/8001", "up://authority-b/5678/1/0"),
+        ("up://authority-b/3039/1/8001", "up://authority-a/5678/1/0"),
+    ]
+    notes = [line.removeprefix(f"{path}: ") for line in err.splitlines()]
+    assert [note[:60] for note in notes] == [
+        "up://authority-b/3039/1/8001: subscriber 7 left out: UUri '7",
+        "//authority-a/5BA0/1/9001: imported as up://authority-a/5BA0",
+        "//authority-c/0x1236/1/8001: left out: UUri '//authority-c/0",
+        "up://authority-d/1/1/8001: left out: expected an array of su",
+    ]
+
+
+def test_a_file_that_does_not_exist_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["subscriptions", "import", "--state-dir", str(tmp_path), str(tmp_path / "none")]) == 1
+    assert str(tmp_path / "none") in capsys.readouterr().err
+
+
+def test_above_a_limit_nothing_is_imported(make_rig: "Callable[..., ServiceRig]") -> None:
+    rig = make_rig(max_subscriptions=2).start()
+    texts = [{"topic": str(TOPIC), "subscriber": f"//device1/{number}/1/0"} for number in (1, 2, 3)]
+    with pytest.raises(UStatusError, match="max_subscriptions is 2"):
+        rig.plugin.handle_request({"add": texts})
+    assert rig.pairs() == []
+    assert rig.plugin.handle_request({"add": texts[:2]}) == 2
+    assert len(rig.pairs()) == 2
+
+
+def test_an_ended_subscription_is_not_imported(make_rig: "Callable[..., ServiceRig]") -> None:
+    rig = make_rig().start()
+    ended = {"topic": str(TOPIC), "subscriber": str(FIRST), "expire_ms": 1}
+    assert isinstance(change_of({"add": [ended]}), AddedSubscriptions)
+    assert rig.plugin.handle_request({"add": [ended]}) == 0
+    assert rig.pairs() == []
+
+
+@pytest.mark.parametrize("running", [False, True])
+def test_an_imported_topic_of_another_device_is_subscribed_there(
+    make_rig: "Callable[..., ServiceRig]", *, running: bool
+) -> None:
+    rig, remote = make_rig(), UUri("device3", 1, 1, 0x8000)
+    texts = {"add": [{"topic": str(remote), "subscriber": str(FIRST)}]}
+    if running:
+        assert rig.start().plugin.handle_request(texts) == 1
+    else:
+        assert change_store(rig.state_dir / STORE_DIRECTORY, change_of(texts)) == 1
+        rig.start()
+    rig.remote_grants(rig.take_remote_request())
+    assert rig.pairs() == [(remote, FIRST)]

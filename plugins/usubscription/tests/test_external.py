@@ -10,6 +10,7 @@ import pytest
 from ustreamer_usubscription.config import UsubscriptionConfig
 from ustreamer_usubscription.directory import InMemoryDirectory
 from ustreamer_usubscription.external.service import CLIENT, UNANSWERED, ExternalUsubscription
+from ustreamer_usubscription.operator_changes import RemovalPattern
 
 from tests.waiting import wait_until
 from ustreamer.core.base.clock import ManualClock
@@ -20,7 +21,7 @@ from ustreamer.uprotocol.pb import usubscription_v3 as pb3
 from ustreamer.uprotocol.pb import usubscription_v4 as pb4
 from ustreamer.uprotocol.uattributes import UMessageType, UPayloadFormat
 from ustreamer.uprotocol.umessage import UMessage, error_response, publish, request, response
-from ustreamer.uprotocol.ustatus import UCode, UStatus
+from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
 from ustreamer.uprotocol.uuid import UuidSource
 from ustreamer.uprotocol.uuri import ANY, UUri
 
@@ -203,7 +204,7 @@ def test_it_grants_topics_of_ecus_to_that_process_only(rig: Rig) -> None:
     assert codes == [None, UCode.PERMISSION_DENIED]
 
 
-def test_its_subscriptions_cannot_be_removed_here(rig: Rig) -> None:
-    with pytest.raises(ValueError, match="another process"):
-        rig.service.remove("all")  # type: ignore[arg-type]
+def test_its_subscriptions_cannot_be_changed_here(rig: Rig) -> None:
+    with pytest.raises(UStatusError, match="another process"):
+        rig.service.change(RemovalPattern(ANY, ANY))
     assert rig.service.entities[0] == UUri(OWN, CLIENT, 1, 0)

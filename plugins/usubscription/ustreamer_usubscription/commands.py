@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arguments of `ustreamer subscriptions ls | show | export | history | check | rm`.
+"""The arguments of `ustreamer subscriptions ls | show | export | import | history | check | rm`.
 
 The help of all commands imports this module, so it imports no part of the service.
 """
@@ -30,7 +30,7 @@ def add_commands(
         "config", type=Path, metavar="CONFIG", nargs="?", help="the configuration of the streamer"
     )
     where.add_argument("--state-dir", type=Path, metavar="DIR", help="or its state_dir")
-    place.add_argument("--json", action="store_true")
+    place.add_argument("--json", action="store_true", help="print JSON")
 
     which = argparse.ArgumentParser(add_help=False)
     which.add_argument(
@@ -41,9 +41,16 @@ def add_commands(
     actions.add_parser("ls", parents=[place, which], help="list subscriptions, by topic and subscriber")
 
     showing = actions.add_parser("show", parents=[place], help="all that is known of a topic's subscriptions")
-    showing.add_argument("topic", type=_uuri, metavar="TOPIC")
+    showing.add_argument("topic", type=_uuri, metavar="TOPIC", help="the topic")
 
     actions.add_parser("export", parents=[place], help="all subscriptions, one JSON object per line")
+
+    importing = actions.add_parser(
+        "import", parents=[place], help="add subscriptions, with a running streamer or without"
+    )
+    importing.add_argument(
+        "file", type=Path, metavar="FILE", help="of `export`, or the subscription_data.json of up-streamer"
+    )
 
     past = actions.add_parser(
         "history", parents=[place, which], help="what happened to subscriptions, oldest first"

@@ -65,11 +65,11 @@ class UsubscriptionPlugin:
         return apply
 
     def handle_request(self, request: Mapping[str, Any]) -> int:
-        """Remove subscriptions, for `ustreamer subscriptions rm`; returns how many when that is on disk."""
-        from ustreamer_usubscription.removal import RemovalPattern  # imported by the first request only
+        """Change subscriptions, for `ustreamer subscriptions rm | import`; returns how many when that is on disk."""
+        from ustreamer_usubscription.operator_changes import change_of  # imported by the first request only
 
         hosted = self.service if self._external is None else self._external
-        return hosted.remove(RemovalPattern.from_request(request))
+        return hosted.change(change_of(request))
 
     @hookimpl
     def ustreamer_services(self) -> Sequence[HostedService]:

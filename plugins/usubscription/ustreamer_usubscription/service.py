@@ -41,9 +41,9 @@ from ustreamer_usubscription.store.committer import Committer
 from ustreamer_usubscription.store.store import SubscriptionStore
 from ustreamer_usubscription.store.transaction import ServiceState, ShareExhausted, Transaction
 
-# An operator removes subscriptions by hand, so the first removal imports its module.
+# An operator changes subscriptions by hand, so the first change imports its module.
 if TYPE_CHECKING:
-    from ustreamer_usubscription.removal import Removal, RemovalPattern
+    from ustreamer_usubscription.operator_changes import OperatorChange, PendingChange
 
 ENTITY: Final = USUBSCRIPTION
 
@@ -57,7 +57,7 @@ _QUERY_WEIGHT: Final = MAX_BATCH // 4
 """At most 4 queries in a batch. A query can list all subscriptions, and a request that arrives waits for the batch."""
 
 _UPDATE_INTERVAL_MS: Final = 100
-_REMOVAL_TIMEOUT_S: Final = 60.0
+_CHANGE_TIMEOUT_S: Final = 60.0
 
 # The wall clock may step, the timer's clock does not: poll the wall clock this often while any subscription may
 # expire.
@@ -126,7 +126,7 @@ class UsubscriptionService:
             set()
         )  # remote topics whose subscriptions changed outside a transaction
         self._timer_ns: int | None = None
-        self._removals: deque[Removal] = deque()
+        self._operator_changes: deque[PendingChange] = deque()
         self._endpoints_up = False  # no Update reaches a subscriber before
         # For the listener's thread: an outbox with its own ids and counters.
         self._refusal_outbox = ServiceOutbox(
@@ -249,8 +249,8 @@ class UsubscriptionService:
                 if not batch:
                     self._store.retry()
                 self._process_batch(batch)
-                if self._removals:
-                    self._process_removals()
+                if self._operator_changes:
+                    self._process_operator_changes()
             self._send_updates()
         finally:
             self._inbox.close()  # if this thread fails, callers get UNAVAILABLE instead of a timeout
@@ -293,35 +293,37 @@ class UsubscriptionService:
         )
         return failure
 
-    def remove(self, pattern: "RemovalPattern") -> int:
-        """Remove subscriptions; returns how many when that is on disk. From any thread but the service's own.
+    def change(self, change: "OperatorChange") -> int:
+        """Change subscriptions; returns how many when that is on disk. From any thread but the service's own.
 
         Raises UStatusError: UNAVAILABLE if the service does not run, and the errors of a commit.
         """
         if self._thread is None or not self._thread.is_alive():
             raise UStatusError(UCode.UNAVAILABLE, "core.usubscription has stopped")
-        from ustreamer_usubscription.removal import Removal
+        from ustreamer_usubscription.operator_changes import PendingChange
 
-        removal = Removal(pattern)
-        self._removals.append(removal)
+        pending = PendingChange(change)
+        self._operator_changes.append(pending)
         self._inbox.wake()
         try:
-            return removal.done.result(_REMOVAL_TIMEOUT_S)
+            return pending.done.result(_CHANGE_TIMEOUT_S)
         except TimeoutError as error:
             raise UStatusError(UCode.DEADLINE_EXCEEDED, "the disk has not answered") from error
 
-    def _process_removals(self) -> None:
-        from ustreamer_usubscription.removal import remove_matching
-
-        while self._removals:
-            removal = self._removals.popleft()
+    def _process_operator_changes(self) -> None:
+        while self._operator_changes:
+            pending = self._operator_changes.popleft()
             transaction = Transaction(self._state, self._config, self._context.clock.wall_ms())
-            removed = remove_matching(removal.pattern, self._state, transaction)
+            try:
+                changed = pending.change.apply(self._state, transaction)
+            except UStatusError as error:
+                pending.done.set_exception(error)
+                continue
             failure = self._commit(transaction)
             if failure is None:
-                removal.done.set_result(removed)
+                pending.done.set_result(changed)
             else:
-                removal.done.set_exception(UStatusError(failure.code, failure.message))
+                pending.done.set_exception(UStatusError(failure.code, failure.message))
             self._send_updates()
             self._send_remote_calls()
             self._arm_timer()

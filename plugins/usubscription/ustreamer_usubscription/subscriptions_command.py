@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ustreamer subscriptions ls | show | export | history | check | rm`: the store of a streamer, running or not.
+"""`ustreamer subscriptions ls | show | export | import | history | check | rm`: the store of a streamer, running or not.
 
-Only `rm` writes. The store of a running streamer is read as of one moment, without blocking its writer. All changes that
+Only `import` and `rm` write. The store of a running streamer is read as of one moment, without blocking its writer. All changes that
 were acknowledged by then are in the result. The store of a stopped streamer is verified during the read. commands.py has the arguments, ACTIONS the function of each action.
 """
 
 import argparse
 import json
+import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple
+
+import msgspec
 
 from ustreamer.core.routing.usubscription_codec import Status
 from ustreamer.core.storage.errors import StoreDamaged, StoreTooNew
@@ -34,6 +37,8 @@ _DEFAULT_STATE_DIR: Final = "/var/lib/ustreamer"
 _OK: Final = 0
 _DAMAGED: Final = 74
 _NS_PER_MS: Final = 1_000_000
+_ADDED_AT_ONCE: Final = 100
+"""With the longest addresses and details, these fit into a request to a running streamer, 1 MB."""
 
 
 # --- actions ----------------------------------------------------------------------------------------------------------
@@ -91,23 +96,47 @@ def _rm(arguments: argparse.Namespace) -> int:
             "expected --topic, --subscriber or both; every subscription: --topic '//*/FFFFFFFF/FF/FFFF'"
         )
     store = _store_path(arguments)
-    if lock_holder(store.with_name(f"{store.name}.lock")) is None:
-        removed = _remove_offline(store, arguments)
-    else:
+    if _is_used(store):
         texts = {"topic": arguments.topic, "subscriber": arguments.subscriber}
         request = {name: str(pattern) for name, pattern in texts.items() if pattern is not None}
         removed = arguments.request_plugin(store.parent, "usubscription", {"remove": request})
+    else:
+        from ustreamer_usubscription.operator_changes import RemovalPattern, change_store
+
+        if not store.exists():
+            raise UStatusError(UCode.UNAVAILABLE, f"{store}: there is no store of subscriptions")
+        removed = change_store(store, RemovalPattern(arguments.topic or ANY, arguments.subscriber or ANY))
     print(json.dumps({"removed": removed}) if arguments.json else f"{removed} subscriptions removed")
     return _OK
 
 
-def _remove_offline(store: Path, arguments: argparse.Namespace) -> int:
-    """Remove subscriptions from a store that no streamer uses."""
-    from ustreamer_usubscription.removal import RemovalPattern, remove_from_store
+def _import(arguments: argparse.Namespace) -> int:
+    from ustreamer_usubscription.operator_changes import AddedSubscriptions, change_store
+    from ustreamer_usubscription.subscriptions_file import read_file
 
-    if not store.exists():
-        raise UStatusError(UCode.UNAVAILABLE, f"{store}: there is no store of subscriptions")
-    return remove_from_store(store, RemovalPattern(arguments.topic or ANY, arguments.subscriber or ANY))
+    store = _store_path(arguments)
+    found = read_file(arguments.file)
+    for note in found.notes:
+        print(f"{arguments.file}: {note}", file=sys.stderr)
+    if _is_used(store):
+        texts = [msgspec.to_builtins(each) for each in found.subscriptions]
+        imported = sum(
+            arguments.request_plugin(
+                store.parent, "usubscription", {"add": texts[first : first + _ADDED_AT_ONCE]}
+            )
+            for first in range(0, len(texts), _ADDED_AT_ONCE)
+        )
+    else:
+        imported = change_store(
+            store, AddedSubscriptions(tuple(each.record() for each in found.subscriptions))
+        )
+    print(json.dumps({"imported": imported}) if arguments.json else f"{imported} subscriptions imported")
+    return _OK
+
+
+def _is_used(store: Path) -> bool:
+    """Whether a streamer runs that has opened the store."""
+    return lock_holder(store.with_name(f"{store.name}.lock")) is not None
 
 
 def _check(arguments: argparse.Namespace) -> int:
@@ -203,6 +232,7 @@ def _subscription_json(entry: SubscriptionRecord, status: Status) -> dict[str, o
         "period_ns": entry.period_ns,
         "expire_ms": entry.expire_ms,
         "details": entry.details.hex(),
+        "version": entry.version,
     }
 
 
@@ -238,6 +268,7 @@ ACTIONS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {
     "ls": _ls,
     "show": _show,
     "export": _export,
+    "import": _import,
     "history": _history,
     "check": _check,
     "rm": _rm,

@@ -16,6 +16,7 @@ other messages follow their sink, so those lines have no counterpart. Rules (`ac
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Any, Final
 
 import msgspec
@@ -238,10 +239,12 @@ class _Import:
 
     def _usubscription(self) -> None:
         section = self._section(self._data, "usubscription_config", "")
-        if section.get("mode", "static_file") == "static_file" and "file_path" in section:
+        file = section.get("file_path")
+        if section.get("mode", "static_file") == "static_file" and file is not None:
             self._note_left_out(
                 "usubscription_config.file_path",
-                "subscriptions are made at run time and persisted; each subscriber calls Subscribe once",
+                "subscriptions are in the store of the streamer, not in its configuration: "
+                f"`ustreamer subscriptions import CONFIG {quote(str(self._path.parent / str(file)))}` adds these",
             )
         for key in section:
             if key not in {"mode", "file_path"}:

@@ -57,7 +57,7 @@ from ustreamer_usubscription.external.codec import (
 )
 from ustreamer_usubscription.inbox import ServiceInbox
 from ustreamer_usubscription.model.subscription import SubscriptionRecord, TopicEntityPair
-from ustreamer_usubscription.removal import RemovalPattern
+from ustreamer_usubscription.operator_changes import OperatorChange
 
 CLIENT: Final = 0x1_0004
 """Instance 1 of core.ustreamer: the entity that asks."""
@@ -117,10 +117,10 @@ class ExternalUsubscription:
         """Apply `max_subscriptions`."""
         self.config = config
 
-    def remove(self, pattern: RemovalPattern) -> int:
-        """Raises ValueError: the subscriptions belong to another process."""
-        raise ValueError(
-            f"{pattern}: core.usubscription is another process (external = true); unsubscribe there"
+    def change(self, change: OperatorChange) -> int:
+        """Raises UNIMPLEMENTED: the subscriptions belong to another process."""
+        raise UStatusError(
+            UCode.UNIMPLEMENTED, "core.usubscription is another process (external = true); change them there"
         )
 
     @property
