@@ -27,7 +27,7 @@ _OPTIONS = {
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="FOLDER")
+    parser.add_argument("folder", metavar="FOLDER", help="where to write the recordings")
     parser.add_argument("--minutes", type=float, metavar="N", help="instead of --seconds")
     for name, text in _OPTIONS.items():
         kind = float if name in {"seconds", "subscribers", "jitter", "outages", "requests_hz"} else int

@@ -29,7 +29,7 @@ def add_commands(
         ("check", "whether every byte is as it was written, and what is missing"),
     ):
         action = actions.add_parser(name, help=text)
-        action.add_argument("directory", type=Path, metavar="DIR")
+        action.add_argument("directory", type=Path, metavar="DIR", help="the recordings")
         action.add_argument("--json", action="store_true", help="one JSON object in a line for each")
         action.set_defaults(run=_run)
         if name == "show":
@@ -76,7 +76,7 @@ def _add_replay(
     actions: "argparse._SubParsersAction[argparse.ArgumentParser]", open_networks: "OpenNetworks"
 ) -> None:
     action = actions.add_parser("replay", help="publish a recorded run again, into a live streamer")
-    action.add_argument("directory", type=Path, metavar="DIR")
+    action.add_argument("directory", type=Path, metavar="DIR", help="the recordings")
     action.add_argument("--into", type=Path, required=True, metavar="CONFIG", help="of the live streamer")
     action.add_argument("--speed", type=float, default=1.0, metavar="N", help="times its own speed (1)")
     action.add_argument(
@@ -114,7 +114,7 @@ def _add_test(
 
 def _add_upload(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     action = actions.add_parser("upload", help="copy finished recordings to an object store; may be repeated")
-    action.add_argument("directory", type=Path, metavar="DIR")
+    action.add_argument("directory", type=Path, metavar="DIR", help="the recordings")
     action.add_argument("url", metavar="s3://BUCKET/FOLDER", help="access as for the AWS clients (AWS_*)")
     action.add_argument("--json", action="store_true", help="the result as one JSON object")
 

@@ -16,7 +16,7 @@ def add_admin_commands(commands: "argparse._SubParsersAction[argparse.ArgumentPa
     config_arguments.add_argument(
         "config", type=Path, metavar="CONFIG", help="the configuration of the streamer"
     )
-    config_arguments.add_argument("--json", action="store_true")
+    config_arguments.add_argument("--json", action="store_true", help="print JSON")
 
     def add(
         to: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, help_text: str, group: str = ""
@@ -35,15 +35,15 @@ def add_admin_commands(commands: "argparse._SubParsersAction[argparse.ArgumentPa
     ).add_subparsers(metavar="ACTION", required=True)
     add(letters, "ls", "list dead letters, the oldest first", "dead-letters")
     add(letters, "show", "all of one dead letter, but for its token", "dead-letters").add_argument(
-        "number", type=_number, metavar="ID"
+        "number", type=_number, metavar="ID", help="its number in `ls`"
     )
     for name, help_text in (
         ("redrive", "have a running streamer dispatch dead letters again, and delete them"),
         ("purge", "delete dead letters"),
     ):
         which = add(letters, name, help_text, "dead-letters")
-        which.add_argument("numbers", type=_number, metavar="ID", nargs="*")
-        which.add_argument("--all", action="store_true")
+        which.add_argument("numbers", type=_number, metavar="ID", nargs="*", help="their numbers in `ls`")
+        which.add_argument("--all", action="store_true", help="all dead letters")
         which.set_defaults(usage_error=which.error)
 
 

@@ -32,7 +32,7 @@ def add_completion_command(
 ) -> None:
     """Add the command, without a line in the help of all commands: packages use it, once."""
     parser = commands.add_parser("completion", description="print a script for completion, or a manual page")
-    parser.add_argument("form", choices=("bash", "man"))
+    parser.add_argument("form", choices=("bash", "man"), help="a script for bash, or a manual page")
     parser.set_defaults(run=_run)
 
 

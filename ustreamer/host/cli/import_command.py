@@ -20,7 +20,7 @@ def add_import_command(commands: "argparse._SubParsersAction[argparse.ArgumentPa
         metavar="KIND", required=True
     )
     vsomeip = kinds.add_parser("vsomeip", help="convert the JSON of a vsomeip host to an endpoint")
-    vsomeip.add_argument("file", type=Path, metavar="FILE")
+    vsomeip.add_argument("file", type=Path, metavar="FILE", help="the JSON file")
     vsomeip.add_argument(
         "--endpoint",
         type=_name,
@@ -52,7 +52,7 @@ def add_import_command(commands: "argparse._SubParsersAction[argparse.ArgumentPa
     up_streamer = kinds.add_parser(
         "up-streamer", help="convert the CONFIG.json5 of up-streamer to a configuration"
     )
-    up_streamer.add_argument("file", type=Path, metavar="FILE")
+    up_streamer.add_argument("file", type=Path, metavar="FILE", help="the JSON5 file")
     up_streamer.add_argument(
         "--endpoint", type=_name, default="backbone", metavar="NAME", help="name of the Zenoh endpoint"
     )

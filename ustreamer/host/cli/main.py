@@ -201,7 +201,7 @@ def _warn(errors: Iterable["PluginError"]) -> None:
 
 def _add_run(commands: Commands) -> None:
     run = commands.add_parser("run", help="run a streamer until SIGTERM or SIGINT")
-    run.add_argument("config", type=Path, metavar="CONFIG")
+    run.add_argument("config", type=Path, metavar="CONFIG", help="the configuration file")
     run.add_argument(
         "--drain", type=_seconds, default=5.0, metavar="S", help="seconds to send accepted messages (5)"
     )
@@ -214,16 +214,21 @@ def _add_run(commands: Commands) -> None:
         metavar="FILE",
         help="append who subscribed, was denied, reset, redrove, reloaded",
     )
-    run.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
+    run.add_argument(
+        "--log-level",
+        default="info",
+        choices=("debug", "info", "warning", "error"),
+        help="the lowest level of the log (info)",
+    )
     run.set_defaults(run=_run)
 
 
 def _add_check(commands: Commands) -> None:
     checking = commands.add_parser("check", help="check a configuration; changes nothing")
-    checking.add_argument("config", type=Path, metavar="CONFIG")
+    checking.add_argument("config", type=Path, metavar="CONFIG", help="the configuration file")
     checking.add_argument("--offline", action="store_true", help="leave out the environment (ports, files)")
     checking.add_argument("--strict", action="store_true", help="count a warning as an error")
-    checking.add_argument("--json", action="store_true")
+    checking.add_argument("--json", action="store_true", help="print JSON")
     checking.set_defaults(run=_check)
 
 
@@ -231,11 +236,11 @@ def _add_config(commands: Commands) -> None:
     parser = commands.add_parser("config", help="show the configuration in force, or its JSON Schema")
     actions = parser.add_subparsers(metavar="ACTION", required=True)
     showing = actions.add_parser("show", help="every key with its value; changes nothing")
-    showing.add_argument("config", type=Path, metavar="CONFIG")
+    showing.add_argument("config", type=Path, metavar="CONFIG", help="the configuration file")
     showing.add_argument(
         "--origin", action="store_true", help="with the place of each value: a line, or a default"
     )
-    showing.add_argument("--json", action="store_true")
+    showing.add_argument("--json", action="store_true", help="print JSON")
     showing.set_defaults(run=_config_show)
     schema = actions.add_parser(
         "schema", help="the JSON Schema of the file, with all installed plugins, for editors"
@@ -244,8 +249,8 @@ def _add_config(commands: Commands) -> None:
     control = actions.add_parser(
         "access-control", help="the access control of a Zenoh router, for the identities of an endpoint"
     )
-    control.add_argument("config", type=Path, metavar="CONFIG")
-    control.add_argument("endpoint", metavar="ENDPOINT")
+    control.add_argument("config", type=Path, metavar="CONFIG", help="the configuration file")
+    control.add_argument("endpoint", metavar="ENDPOINT", help="a Zenoh endpoint of the file")
     control.add_argument(
         "--gateway", required=True, metavar="NAME", help="common name of the streamer's certificate"
     )
@@ -254,7 +259,7 @@ def _add_config(commands: Commands) -> None:
 
 def _add_explain(commands: Commands) -> None:
     parser = commands.add_parser("explain", help="what becomes of a message, and why")
-    parser.add_argument("config", type=Path, metavar="CONFIG")
+    parser.add_argument("config", type=Path, metavar="CONFIG", help="the configuration file")
     parser.add_argument(
         "--source", type=uuri_pattern, required=True, metavar="UURI", help="address of the sender"
     )
@@ -265,7 +270,7 @@ def _add_explain(commands: Commands) -> None:
         "--type", choices=MESSAGE_TYPES, help="message type (default: derived from source and sink)"
     )
     parser.add_argument("--at", metavar="ENDPOINT", help="ingress endpoint (default: the one of the source)")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=_explain, usage_error=parser.error)
 
 
@@ -283,7 +288,7 @@ def _add_why(commands: Commands) -> None:
         metavar="S",
         help="time between two readings of the counters (0.3)",
     )
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=_why, usage_error=parser.error)
 
 
@@ -292,7 +297,7 @@ def _add_plugins(commands: Commands) -> None:
     listing.add_argument(
         "config", type=Path, metavar="CONFIG", nargs="?", help="only those enabled in a running streamer"
     )
-    listing.add_argument("--json", action="store_true")
+    listing.add_argument("--json", action="store_true", help="print JSON")
     listing.set_defaults(run=_plugins)
 
 
@@ -323,13 +328,15 @@ def _add_demo(commands: Commands) -> None:
 
 def _add_attack(commands: Commands) -> None:
     parser = commands.add_parser("attack", help="attack a copy of a configuration, on loopback")
-    parser.add_argument("config", type=Path, metavar="CONFIG", nargs="?")
+    parser.add_argument(
+        "config", type=Path, metavar="CONFIG", nargs="?", help="the configuration file; not with --list"
+    )
     parser.add_argument("--only", nargs="+", metavar="NAME", default=(), help="these attacks")
     parser.add_argument("--list", action="store_true", help="the attacks and their aims; attacks nothing")
     parser.add_argument(
         "--seconds", type=_window_seconds, default=1.0, metavar="S", help="length of each window (1)"
     )
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=_attack, usage_error=parser.error)
 
 
