@@ -72,11 +72,13 @@ class EndpointContract(ABC):
 
     @pytest.fixture
     def section(self) -> Iterator[dict[str, Any]]:
+        """The keys of a section, as in a file."""
         with self.make_section() as keys:
             yield {"transport": self.kind, "authorities": [ALPHA], **keys}
 
     @pytest.fixture
     def bench(self, tmp_path: Path) -> Iterator[StreamerBench]:
+        """For streamers with the endpoint."""
         with StreamerBench(tmp_path) as bench:
             yield bench
 
@@ -96,6 +98,7 @@ class EndpointContract(ABC):
         return bench.load(self.configuration(section), {_PLUGIN: self.plugin}).endpoints[_NETWORK]
 
     def endpoint(self, config: EndpointConfig) -> EndpointTransport:
+        """The endpoint of a configuration, not opened."""
         return self.transport_kind().factory(config, EndpointContext(_NETWORK, BETA, SYSTEM_CLOCK))
 
     # --- the hook -----------------------------------------------------------------------------------------------------

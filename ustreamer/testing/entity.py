@@ -37,6 +37,7 @@ class Entity:
         self.transport.register_listener(source, sink, self.received.append)
 
     def publish(self, topic: UUri, payload: bytes = b"", ttl: int | None = None) -> None:
+        """Send a publication."""
         self.transport.send(publish(new_id(), topic, payload, ttl=ttl))
 
     def call(self, method: UUri, payload: bytes = b"", **how: Any) -> UMessage:
@@ -63,6 +64,7 @@ class Entity:
         assert status.state == pb.SubscriptionStatus.SUBSCRIBED, status
 
     def unsubscribe(self, topic: UUri) -> None:
+        """End the subscription of `topic`. Raises UStatusError."""
         self.call_usubscription(_UNSUBSCRIBE, pb.UnsubscribeRequest(topic=topic.to_pb()))
 
     def wait_received(self, count: int, within_s: float = DEADLINE_S) -> list[bytes]:

@@ -22,6 +22,7 @@ class Mailbox:
 
     @property
     def messages(self) -> list[UMessage]:
+        """The messages until now, in order."""
         with self._changed:
             return list(self._messages)
 
@@ -45,6 +46,7 @@ class BatchMailbox(Mailbox):
         super().__call__(message)
 
     def on_batch(self, messages: Sequence[UMessage]) -> None:
+        """Record a batch."""
         self.largest = max(self.largest, len(messages))
         for message in messages:
             self(message)

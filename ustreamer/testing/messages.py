@@ -36,6 +36,7 @@ def new_id() -> UUID:
 
 
 def response_from(source: UUri, sink: UUri) -> UMessage:
+    """A Response to a request with a new id."""
     attributes = UAttributes(
         type=UMessageType.RESPONSE,
         source=source,
@@ -75,10 +76,13 @@ def four_messages() -> Sequence[UMessage]:
 
 
 def by_id(messages: Iterable[UMessage]) -> list[UMessage]:
+    """The messages in order of their ids, which is that of their creation."""
     return sorted(messages, key=lambda message: message.id)
 
 
 class FilterCase(NamedTuple):
+    """The filters of a listener, and the types of `four_messages` that match them."""
+
     source: UUri
     sink: UUri | None
     matches: frozenset[UMessageType]
@@ -118,6 +122,7 @@ BAD_FILTERS: Final[Mapping[str, tuple[UUri, UUri | None]]] = {
 
 
 def invalid_messages() -> Mapping[str, UMessage]:
+    """Messages that break a rule of their type, by the rule."""
     sent_request = request(new_id(), CLIENT, REMOTE_METHOD, ttl=5000)
     return {
         "a publication from a method": publish(new_id(), METHOD),

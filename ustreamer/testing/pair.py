@@ -73,6 +73,7 @@ class PairContract(ABC):
 
     @pytest.fixture
     def unopened(self) -> Iterator[Pair]:
+        """The pair of one test, not opened; closed at its end."""
         with self.make_pair() as pair:
             try:
                 yield pair
@@ -82,6 +83,7 @@ class PairContract(ABC):
 
     @pytest.fixture
     def pair(self, unopened: Pair) -> Pair:
+        """The pair of one test, opened."""
         unopened.b.open()
         unopened.a.open()
         return unopened

@@ -48,24 +48,29 @@ class PeerRecorder:
         self.wrong: list[object] = []
 
     def on_announcements(self, announcements: frozenset[Announcement]) -> None:
+        """Record the announcements in force."""
         self.announcements = announcements
 
     def on_advertisements(
         self, added: frozenset[TopicAdvertisement], removed: frozenset[TopicAdvertisement]
     ) -> None:
+        """Record a change of the topic advertisements, and whether it fits what was before."""
         with self._lock:
             if added & self.advertisements or removed - self.advertisements:
                 self.wrong.append((added, removed))
             self.advertisements = self.advertisements - removed | added
 
     def wait_announcements(self, wanted: frozenset[Announcement]) -> None:
+        """Wait until exactly these announcements are in force."""
         wait_until(lambda: self.announcements == wanted, f"the announcements {set(wanted)}")
 
     def wait_advertisements(self, wanted: frozenset[TopicAdvertisement]) -> None:
+        """Wait until exactly these topic advertisements are in force."""
         wait_until(lambda: self.advertisements == wanted, f"the advertisements {set(wanted)}")
 
 
 def peer(transport: EndpointTransport) -> PeerTransport:
+    """The transport as a PeerTransport. AssertionError if it is none."""
     assert isinstance(transport, PeerTransport), f"{transport} has not all methods of PeerTransport"
     return transport
 

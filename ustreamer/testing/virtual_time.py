@@ -32,6 +32,7 @@ class VirtualTime(ManualClock):
         self._timers.schedule(when_ns, action)
 
     def advance(self, *, s: float = 0, ms: float = 0, ns: int = 0) -> None:
+        """Move the time forward, and make the scheduled calls that become due, in their order."""
         until_ns = self.now_ns + round(s * 1e9) + round(ms * 1e6) + ns
         while (due_ns := self._timers.next_due_ns) is not None and due_ns <= until_ns:
             self.now_ns = max(self.now_ns, due_ns)

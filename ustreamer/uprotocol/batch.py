@@ -51,9 +51,11 @@ class IdColumns:
         self.lsbs = lsbs
 
     def msb_lsb_columns(self) -> tuple[Sequence[int], Sequence[int]]:
+        """The columns themselves."""
         return self.msbs, self.lsbs
 
     def sliced(self, index: slice) -> "IdColumns":
+        """The ids of a slice."""
         return IdColumns(self.msbs[index], self.lsbs[index])
 
 

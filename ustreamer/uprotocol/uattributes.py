@@ -20,6 +20,8 @@ from ustreamer.uprotocol.uuri import ANY_AUTHORITY, ANY_ENTITY, ANY_RESOURCE, AN
 
 
 class UMessageType(IntEnum):
+    """The types of messages, with their numbers on the wire."""
+
     UNSPECIFIED = 0
     PUBLISH = 1
     REQUEST = 2
@@ -41,6 +43,8 @@ class UPriority(IntEnum):
 
 
 class UPayloadFormat(IntEnum):
+    """The formats of payloads, with their numbers on the wire. A streamer never reads a payload."""
+
     UNSPECIFIED = 0
     PROTOBUF_WRAPPED_IN_ANY = 1
     PROTOBUF = 2

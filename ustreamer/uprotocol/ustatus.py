@@ -59,10 +59,12 @@ class UStatusError(Exception):
 
     @property
     def code(self) -> UCode:
+        """The code of `status`."""
         return self.status.code
 
     @property
     def message(self) -> str:
+        """The text of `status`."""
         return self.status.message
 
     def __str__(self) -> str:

@@ -76,6 +76,7 @@ class UUri(msgspec.Struct, frozen=True, order=True, gc=False, cache_hash=True):
         return uuri
 
     def to_pb(self) -> uri.UUri:
+        """The address as a protobuf message."""
         return uri.UUri(
             authority_name=self.authority_name,
             ue_id=self.ue_id,
@@ -118,10 +119,12 @@ class UUri(msgspec.Struct, frozen=True, order=True, gc=False, cache_hash=True):
 
     @property
     def is_topic(self) -> bool:
+        """Whether the resource is a topic: 8000 to FFFE."""
         return FIRST_TOPIC <= self.resource_id < ANY_RESOURCE
 
     @property
     def is_method(self) -> bool:
+        """Whether the resource is a method: 1 to 7FFF."""
         return 0 < self.resource_id < FIRST_TOPIC
 
     @property
@@ -158,6 +161,7 @@ class UUri(msgspec.Struct, frozen=True, order=True, gc=False, cache_hash=True):
         return UUri(authority, self.ue_id, self.ue_version_major, self.resource_id)
 
     def with_resource(self, resource_id: int) -> "UUri":
+        """The address of another resource of the same entity."""
         return UUri(self.authority_name, self.ue_id, self.ue_version_major, resource_id)
 
     # --- patterns -----------------------------------------------------------------------------------------------------

@@ -59,6 +59,7 @@ class LedgerSnapshot(msgspec.Struct, frozen=True):
 
     @property
     def unaccounted(self) -> int:
+        """What the ledger law does not explain: 0, or a defect."""
         return self.received - (
             self.delivered
             + self.throttled

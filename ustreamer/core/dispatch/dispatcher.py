@@ -312,6 +312,7 @@ class Dispatcher:
         return tuple(self._ingresses.values())
 
     def target_statistics(self) -> list[TargetStatistics]:
+        """The counts of each target of each topic, of all ingresses."""
         return [target for ingress in self._ingresses.values() for target in ingress.target_statistics()]
 
     def refused_counts(self) -> dict[str, dict[str, int]]:

@@ -38,7 +38,9 @@ class SubscriptionDirectory(Protocol):
     """
 
     @property
-    def version(self) -> int: ...
+    def version(self) -> int:
+        """Grows with every change."""
+        ...
 
     def subscribers(self, topic: UUri) -> Sequence[Subscription]:
         """All current subscriptions of `topic`, in a stable order."""

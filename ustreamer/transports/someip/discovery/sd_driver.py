@@ -565,7 +565,7 @@ class SdDriver:
     def statistics(self) -> dict[str, int]:
         """Statistics of service discovery.
 
-        `sd_found` and `sd_lost` services, `sd_send_failed` messages and `sd_dropped` datagrams, which the kernel
+        `sd_times_found`, `sd_times_lost`, `sd_send_failed` messages and `sd_dropped` datagrams, which the kernel
         dropped, count from the start, as `sd_silent`, new subscriptions of silent event groups. The rest is the current
         state.
         """
