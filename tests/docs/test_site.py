@@ -4,12 +4,15 @@
 import re
 import subprocess
 import sys
+import zlib
 from collections import Counter
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
+from tests.docs.test_reference import commands, public_symbols
 
 ROOT = Path(__file__).parents[2]
 NAVIGATION = ("docs/index.md", "docs/decisions/README.md")
@@ -115,3 +118,12 @@ def test_make_docs_has_no_warning_and_the_site_needs_no_other_host(tmp_path: Pat
     assert {p.name: OTHER_HOST.findall(t) for p, t in html.items() if OTHER_HOST.search(t)} == {}
     assert not [p for p in site.rglob("*.css") if re.search(r"(url\(|@import)\W*(https?:)?//", p.read_text())]
     assert '"max_frequ":' in (site / "searchindex.js").read_text(encoding="utf-8")  # a stem
+    assert public_symbols().keys() - names_in(site / "objects.inv") == set()
+    page = re.sub(r"<[^>]+>", "", html[site / "docs/reference/commands.html"])
+    assert [name for name, _ in commands() if name not in page] == []
+
+
+def names_in(inventory: Path) -> set[str]:
+    """The Python names that the site has; four lines of text are before the packed ones."""
+    packed = inventory.read_bytes().split(b"\n", 4)[4]
+    return {line.partition(" ")[0] for line in zlib.decompress(packed).decode().splitlines()}

@@ -26,6 +26,7 @@ DASHBOARD: Final = REPO / "deploy/grafana/ustreamer.json"
 ALERTS: Final = REPO / "deploy/prometheus/alerts.yml"
 PROMETHEUS: Final = REPO / "deploy/prometheus/prometheus.yml"
 PAGE: Final = REPO / "docs/operations.md"
+METRICS_PAGE: Final = REPO / "docs/reference/metrics.md"
 _NAME: Final = re.compile(r"\b(?:ustreamer|process|python)_[a-z_]+")
 EVENTS: Final = 20
 
@@ -258,7 +259,7 @@ def test_the_table_of_the_page_is_that_of_a_scrape(observed: Observed, observed_
     observed_app.wait_events(topic)
     expected = table_lines([each for each in observed.families() if each.name.startswith("ustreamer_")])
     shown = re.findall(
-        r"^(?:\| `ustreamer_|Labels: |No labels).*$", PAGE.read_text(encoding="utf-8"), re.MULTILINE
+        r"^(?:\| `ustreamer_|Labels: |No labels).*$", METRICS_PAGE.read_text(encoding="utf-8"), re.MULTILINE
     )
     assert "\n".join(shown) == "\n".join(expected)
 
