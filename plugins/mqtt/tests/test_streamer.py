@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A streamer process between a broker, a Zenoh network and an ECU; the uEntity at the broker is not ours."""
 
+import json
 import signal
 import time
 from collections.abc import Iterator, Sequence
@@ -151,11 +152,11 @@ class Gateway(NamedTuple):
 
 
 @contextmanager
-def running_gateway(directory: Path, cloud: str = "") -> Iterator[Gateway]:
+def running_gateway(directory: Path, cloud: str = "", broker_lines: Sequence[str] = ()) -> Iterator[Gateway]:
     """At the end the streamer must exit with 0 and a balanced ledger."""
     [backbone], (someip, ecu) = tcp_ports(1), udp_ports(2)
     with (
-        Mosquitto(directory) as broker,
+        Mosquitto(directory, broker_lines) as broker,
         SomeipNode(ecu, responder=ecu_response) as node,
         StreamerProcess(
             write_config(
@@ -410,3 +411,76 @@ def test_a_refused_login_is_an_error_of_the_start_with_the_reason(tmp_path: Path
     assert code == 77, process.output
     assert "refuses the connection: Not authorized (0x87)" in process.output
     assert "sesame" not in process.output + checked.stdout + shown.stdout
+
+
+def why(gateway: Gateway, address: Uri) -> list[str]:
+    """The causes that `ustreamer why` finds; [] if nothing is wrong."""
+    done = run_command("why", str(address), gateway.process.config, "--json")
+    causes = [each["cause"] for each in json.loads(done.stdout)["findings"]]
+    assert done.returncode == (causes != ["healthy"]), done.stderr
+    return [] if causes == ["healthy"] else causes
+
+
+@pytest.fixture
+def strict_gateway(tmp_path: Path) -> Iterator[Gateway]:
+    """Its broker refuses the topics of hpc.vin1 but those of ue_id 10A0 and of uSubscription."""
+    rules = tmp_path / "acl"
+    allowed = ("hpc.vin1/10A0/#", "hpc.vin1/0/#", "cloud/#")
+    text = "".join(f"topic readwrite {each}\n" for each in allowed)
+    rules.write_text(f"{text}topic read #\n", encoding="utf-8")
+    with running_gateway(tmp_path, broker_lines=[f"acl_file {rules}"]) as running:
+        yield running
+
+
+def test_a_topic_that_the_broker_refuses_is_avoided_and_reported(strict_gateway: Gateway) -> None:
+    gateway, cloud = strict_gateway, MqttEntity(strict_gateway.broker.port)
+    with ZenohEntity(gateway.backbone, "hpc.vin1", 0x10A0) as app:
+        allowed, forbidden = app.address.at(0x8001), Uri("hpc.vin1", 0x77, 1, 0x8001)
+        cloud.subscribe(allowed)
+        cloud.subscribe(forbidden)
+        app.publish(forbidden, b"the first one shows it")
+        wait_until(lambda: gateway.endpoint()["broker_refusals"] == 1, "the refusal")
+        for number in range(20):
+            app.publish(forbidden, b"no")
+            app.publish(allowed, b"%d" % number)
+        assert payloads(cloud.wait(allowed, number=20)) == [b"%d" % number for number in range(20)]
+        wait_until(lambda: statistics(gateway.state)["ledger"]["dead_lettered"] == 20, "the dead letters")
+        letters = run_command("dead-letters", "ls", gateway.process.config, "--json")
+        reasons = {each["reason"] for each in json.loads(letters.stdout)}
+        assert {each.partition(";")[0] for each in reasons} == {
+            "endpoint 'cloud': the broker refuses messages of topic 'hpc.vin1/77/0/1/8001' (0x87)"
+        }
+        assert why(gateway, forbidden) == ["send_refused"]
+        assert "send_refused" not in why(gateway, allowed)
+        counters = gateway.endpoint()
+        assert (counters["connection_losses"], counters["broker_refusals"]) == (0, 1)
+        assert counters["avoided_topics_now"] == 1
+    cloud.client.close()
+
+
+def test_why_explains_an_endpoint_at_a_broker(tmp_path: Path) -> None:
+    with running_gateway(tmp_path) as gateway, ZenohEntity(gateway.backbone, "hpc.vin1") as app:
+        cloud = MqttEntity(gateway.broker.port)
+        up, down = app.address.at(0x8001), cloud.address.at(0x8001)
+        assert why(gateway, up) == ["no_subscriber"]
+        cloud.subscribe(up)
+        app.publish(up, b"up")
+        cloud.wait(up)
+        assert why(gateway, up) == why(gateway, cloud.address) == []
+        app.subscribe(down)
+        assert why(gateway, down) == ["publisher_silent"]
+        cloud.client.publish(down.chunks, [("uP", "1")], b"no message")
+        wait_until(lambda: gateway.endpoint()["refused_properties"] == 1, "the refused packet")
+        assert why(gateway, down) == ["input_refused", "publisher_silent"]
+        cloud.send(wire.PUBLISH, down, payload=b"down")
+        app.wait_events(down)
+        gateway.broker.kill()
+        wait_until(lambda: not gateway.endpoint()["links_now"], "the lost connection")
+        app.publish(up, b"waits")
+        method = cloud.address.at(7)
+        assert [why(gateway, each)[0] for each in (up, method)] == ["link_down", "link_down"]
+        assert why(gateway, down)[0] == "publisher_link_down"
+        gateway.broker.start()
+        assert payloads(cloud.wait(up, number=2)) == [b"up", b"waits"]
+        assert why(gateway, up) == []
+        cloud.client.close()

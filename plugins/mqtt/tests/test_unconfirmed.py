@@ -52,9 +52,9 @@ class Rig:
         self.published.append(payload)
         return len(self.published)
 
-    def send(self, number: int) -> UMessage:
+    def send(self, number: int, topic: str = "topic") -> UMessage:
         message = publish(new_id(), TOPIC, b"%d" % number)
-        self.window.send(message, "topic", b"", may_wait=False)
+        self.window.send(message, topic, b"", may_wait=False)
         return message
 
     def acknowledge(self, *mids: int, reason: int = 0) -> None:
@@ -240,3 +240,70 @@ def test_after_a_close_nothing_is_accepted_and_the_rest_is_known() -> None:
     with pytest.raises(UStatusError, match="UNAVAILABLE"):
         rig.send(3)
     assert rig.window.messages() == sent
+
+
+# --- topics that the broker refuses -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("reason", "code"), [(0x87, UCode.PERMISSION_DENIED), (0x90, UCode.INTERNAL)])
+def test_a_refused_topic_is_avoided_for_a_while_and_others_are_not(reason: int, code: UCode) -> None:
+    rig = Rig()
+    rig.send(0, "forbidden")
+    rig.acknowledge(1, reason=reason)
+    assert rig.window.avoided_topics == 1
+    with pytest.raises(
+        UStatusError, match=r"refuses messages of topic 'forbidden' .* again in 30 s"
+    ) as refused:
+        rig.send(1, "forbidden")
+    assert refused.value.code is code
+    rig.send(2)
+    rig.acknowledge(2)
+    rig.clock.advance(s=29)
+    with pytest.raises(UStatusError, match="again in 1 s"):
+        rig.send(3, "forbidden")
+    rig.clock.advance(s=1)
+    rig.send(4, "forbidden")
+    assert rig.published == [b"0", b"2", b"4"]
+    rig.acknowledge(3)
+    rig.send(5, "forbidden")
+    assert (rig.window.confirmed, rig.window.refused, rig.window.avoided_topics) == (2, 1, 0)
+
+
+def test_a_quota_that_is_used_up_is_no_reason_to_avoid_a_topic() -> None:
+    rig = Rig()
+    rig.send(0)
+    rig.acknowledge(1, reason=0x97)
+    rig.send(1)
+    assert (rig.window.refused, rig.window.avoided_topics) == (1, 0)
+
+
+def test_what_waits_of_a_refused_topic_is_refused_too() -> None:
+    rig = Rig(receive_maximum=1)
+    for number, topic in enumerate(("forbidden", "forbidden", "allowed", "forbidden")):
+        rig.send(number, topic)
+    rig.acknowledge(1, reason=0x87)
+    assert rig.published == [b"0", b"2"]
+    rig.acknowledge(2)
+    assert (rig.window.refused, rig.window.confirmed, rig.window.count, rig.window.bytes) == (3, 1, 0, 0)
+
+
+def test_after_an_outage_nothing_of_a_refused_topic_is_sent_again() -> None:
+    rig = Rig(receive_maximum=3)
+    for number, topic in enumerate(("forbidden", "forbidden", "allowed")):
+        rig.send(number, topic)
+    rig.acknowledge(1, reason=0x87)
+    rig.window.on_down()
+    assert rig.window.on_connack(3, 1_000_000)
+    rig.window.on_up()
+    assert rig.published == [b"0", b"1", b"2", b"2"]
+    rig.acknowledge(4)
+    assert (rig.window.refused, rig.window.confirmed, rig.window.count) == (2, 1, 0)
+
+
+def test_the_number_of_avoided_topics_is_bounded() -> None:
+    rig = Rig(receive_maximum=1)
+    for number in range(2_000):
+        rig.send(number, f"topic-{number}")
+        rig.acknowledge(number + 1, reason=0x87)
+    assert rig.window.avoided_topics == 1_024
+    rig.send(0, "topic-0")

@@ -22,6 +22,8 @@ _CODES: Final = {
     0xA2: UCode.UNIMPLEMENTED,  # wildcard subscriptions not supported
 }
 FIRST_FAILURE: Final = 0x80
+TOPIC_REFUSALS: Final = frozenset({0x87, 0x90})  # not authorized, topic name invalid
+"""In a PUBACK: the broker will refuse other messages of this topic, too."""
 PASSING: Final = frozenset({UCode.UNAVAILABLE, UCode.RESOURCE_EXHAUSTED})
 """A start goes on after these: the broker may accept the connection later."""
 

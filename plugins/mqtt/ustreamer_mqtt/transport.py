@@ -219,6 +219,7 @@ class MqttTransport(EndpointTransport):
             "sent": unconfirmed.sent,
             "confirmed": unconfirmed.confirmed,
             "broker_refusals": unconfirmed.refused,
+            "avoided_topics_now": unconfirmed.avoided_topics,
             "unconfirmed_now": unconfirmed.count,
             "unconfirmed_bytes": unconfirmed.bytes,
             "received": self._listeners.received,

@@ -16,10 +16,11 @@ from typing import Final
 
 from ustreamer.core.base.log_limit import limited
 from ustreamer.transport_port import SentStore
+from ustreamer.uprotocol.bounded_cache import BoundedCache
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuid import UUID
-from ustreamer_mqtt.reason_codes import FIRST_FAILURE, ucode_of
+from ustreamer_mqtt.reason_codes import FIRST_FAILURE, TOPIC_REFUSALS, ucode_of
 
 log = logging.getLogger("ustreamer.mqtt")
 
@@ -31,6 +32,10 @@ _OVERDUE_NS: Final = 50_000_000
 _ROUTE: Final = "unconfirmed"
 _WAIT_S: Final = 1.0  # a caller may hold the lock of an egress queue
 _STORE_MS: Final = 25
+AVOIDED_S: Final = 30
+"""How long no message of a topic is sent that the broker has refused."""
+_MAX_AVOIDED: Final = 1_024
+_NS_PER_S: Final = 1_000_000_000
 
 
 class _Sent:
@@ -83,6 +88,8 @@ class UnconfirmedMessages:
         self._released: list[UUID] = []
         """Confirmed messages that the store still has."""
         self._next_service_ns = 0
+        self._avoided: BoundedCache[str, tuple[int, int]] = BoundedCache(_MAX_AVOIDED)
+        """By topic: the reason of the broker, and until when. A broker may end the connection with each refusal."""
 
     # --- sending, on any thread ---------------------------------------------------------------------------------------
 
@@ -90,10 +97,13 @@ class UnconfirmedMessages:
         """Send a message, or queue it behind those that the broker has to acknowledge first.
 
         Waits for room in the window for 1 s at most. Raises UStatusError: UNAVAILABLE without room or connection,
-        RESOURCE_EXHAUSTED for a packet that is larger than the broker takes.
+        RESOURCE_EXHAUSTED for a packet that is larger than the broker takes, and the code of the broker for a topic that
+        it has refused in the last 30 s.
         """
         sent = _Sent(message, topic, properties, self._monotonic_ns())
         with self._changed:
+            if topic in self._avoided:
+                self._check_topic(topic, sent.sent_ns)
             if may_wait and self._is_up and not self._has_room(sent.size):
                 self._waiting += 1
                 self._changed.wait_for(lambda: not self._is_up or self._has_room(sent.size), _WAIT_S)
@@ -113,6 +123,16 @@ class UnconfirmedMessages:
             self._bytes += sent.size
             self.sent += 1
             self._pump()
+
+    def _check_topic(self, topic: str, now_ns: int) -> None:
+        reason, until_ns = self._avoided[topic]
+        if now_ns < until_ns:
+            text = f"the broker refuses messages of topic {topic!r} (0x{reason:02X})"
+            wait_s = -(-(until_ns - now_ns) // _NS_PER_S)
+            raise UStatusError(
+                ucode_of(reason), f"endpoint {self._endpoint!r}: {text}; it is asked again in {wait_s} s"
+            )
+        del self._avoided[topic]
 
     def _has_room(self, size: int) -> bool:
         count = len(self._on_wire) + len(self._pending)
@@ -143,21 +163,29 @@ class UnconfirmedMessages:
     def on_connack(self, receive_maximum: int, max_packet_bytes: int) -> bool:
         """What the broker takes from now on. True: less than the library has, which must forget its messages.
 
-        Messages that are too large for this broker, which another one has accepted, are refused.
+        Messages that are too large for this broker, which another one has accepted, are refused. So are those of a
+        topic that the broker has refused.
         """
         with self._changed:
             self._receive_maximum = receive_maximum
             self._max_packet_bytes = max_packet_bytes
-            too_large = [each for each in self._in_order() if each.packet_bytes > max_packet_bytes]
-            if len(self._on_wire) <= receive_maximum and not too_large:
+            unwanted = [
+                each
+                for each in self._in_order()
+                if each.packet_bytes > max_packet_bytes or each.topic in self._avoided
+            ]
+            if len(self._on_wire) <= receive_maximum and not unwanted:
                 return False
-            self._pending = deque(each for each in self._in_order() if each not in too_large)
+            self._pending = deque(each for each in self._in_order() if each not in unwanted)
             self._on_wire.clear()
-            for each in too_large:
+            for each in unwanted:
                 self._forget(each)
-            self.refused += len(too_large)
-        if too_large:
-            self._log_refused(too_large[0], f"larger than {max_packet_bytes} bytes")
+            self.refused += len(unwanted)
+        if unwanted:
+            is_large = unwanted[0].packet_bytes > max_packet_bytes
+            self._log_refused(
+                unwanted[0], f"larger than {max_packet_bytes} bytes" if is_large else "its topic was refused"
+            )
         return True
 
     def on_up(self) -> None:
@@ -183,6 +211,8 @@ class UnconfirmedMessages:
                 if reason >= FIRST_FAILURE:
                     self.refused += 1
                     refused = refused or (sent, reason)
+                    if reason in TOPIC_REFUSALS:
+                        self._avoid(sent.topic, reason)
                 else:
                     self.confirmed += 1
             self._pump()
@@ -191,6 +221,17 @@ class UnconfirmedMessages:
         if refused is not None:
             sent, reason = refused
             self._log_refused(sent, f"{ucode_of(reason).name} (0x{reason:02X})")
+
+    def _avoid(self, topic: str, reason: int) -> None:
+        """Send no message of this topic for a while, also not those that wait."""
+        self._avoided.pop(topic, None)
+        self._avoided.add(topic, (reason, self._monotonic_ns() + AVOIDED_S * _NS_PER_S))
+        waiting = [each for each in self._pending if each.topic == topic]
+        if waiting:
+            self._pending = deque(each for each in self._pending if each.topic != topic)
+            for each in waiting:
+                self._forget(each)
+            self.refused += len(waiting)
 
     def _log_refused(self, sent: _Sent, why: str) -> None:
         extra = {"endpoint": self._endpoint, "topic": sent.topic, "message_id": str(sent.message.id)}
@@ -245,6 +286,11 @@ class UnconfirmedMessages:
     @property
     def count(self) -> int:
         return len(self._on_wire) + len(self._pending)
+
+    @property
+    def avoided_topics(self) -> int:
+        """Topics that the broker has refused, also some that it is asked again for."""
+        return len(self._avoided)
 
     @property
     def bytes(self) -> int:
