@@ -15,7 +15,7 @@ from tests.scorecard.rows import ROWS
 REPO = Path(__file__).parents[2]
 PAGE = (REPO / "docs/reliability.md").read_text(encoding="utf-8")
 TABLE = PAGE.split("\n## Figures")[0]
-FAULTS = PAGE.split("| fault |")[1]
+FAULTS = "".join(PAGE.split("| fault |")[1:])
 CELLS = [
     cell.strip()
     for line in re.findall(r"^\| [a-z].*\|$", FAULTS, re.MULTILINE)

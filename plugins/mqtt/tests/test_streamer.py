@@ -357,6 +357,33 @@ def test_a_killed_streamer_repeats_what_the_broker_did_not_acknowledge(tmp_path:
         assert again.ledger["dead_lettered"] == 0
 
 
+def test_a_stop_while_the_broker_is_frozen_keeps_the_messages_on_disk(tmp_path: Path) -> None:
+    """Each arrives after the next start; those that the frozen broker had read come twice."""
+    cloud_keys = "durable = true\nsession_expiry_s = 600"
+    [backbone] = tcp_ports(1)
+    with Mosquitto(tmp_path) as broker:
+        config = write_config(tmp_path, broker.url, f'listen = ["tcp/127.0.0.1:{backbone}"]', cloud_keys)
+        cloud, state = MqttEntity(broker.port), tmp_path / "hpc.vin1"
+        process = StreamerProcess(config).wait_ready()
+        with ZenohEntity(backbone, "hpc.vin1") as app:
+            topic = app.address.at(0x8001)
+            cloud.subscribe(topic)
+            broker.send_signal(signal.SIGSTOP)
+            for number in range(60):
+                app.publish(topic, b"%d" % number)
+            wait_until(lambda: statistics(state)["ledger"]["received"] >= 60, "all publications")
+            process.send_sigterm()
+            assert process.wait_exit() == 0, process.output
+        broker.send_signal(signal.SIGCONT)
+        with StreamerProcess(config):
+            wait_until(
+                lambda: {int(each) for each in payloads(cloud.received(topic))} == set(range(60)), "all"
+            )
+        cloud.client.close()
+    assert (process.ledger["dead_lettered"], process.ledger["expired"]) == (0, 0)
+    assert len(cloud.received(topic)) <= 120, "at most one copy of each"
+
+
 def test_two_streamers_of_a_group_forward_each_message_once(tmp_path: Path) -> None:
     with Mosquitto(tmp_path) as broker, ExitStack() as stack:
         states = []
