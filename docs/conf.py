@@ -15,6 +15,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "pipeline")]
 os.environ["COLUMNS"] = "100"  # of a usage
 
 from docs.reference.commands import commands_text  # noqa: E402
+from docs.reference.docstrings import as_rst  # noqa: E402
 
 project = "uStreamer"
 root_doc = "docs/index"
@@ -40,6 +41,12 @@ def fill_in(app: Any, page: str, source: list[str]) -> None:
         source[0] = source[0].replace("<!-- commands -->", commands_text())
 
 
+def mark_blocks(app: Any, kind: str, name: str, of: object, options: object, lines: list[str]) -> None:
+    """Change a docstring in place."""
+    lines[:] = as_rst(lines)
+
+
 def setup(app: Any) -> None:
     """Called by Sphinx."""
     app.connect("source-read", fill_in)
+    app.connect("autodoc-process-docstring", mark_blocks)

@@ -11,6 +11,7 @@ import pytest
 from ustreamer_pipeline.cli import parser as pipeline_parser
 
 from docs.reference.commands import arguments_of, commands_text, has_commands, meaning_of, name_of
+from docs.reference.docstrings import as_rst
 from ustreamer.host.cli.completion import parsers_below
 from ustreamer.host.cli.main import parser as streamer_parser
 
@@ -157,6 +158,24 @@ def test_each_argument_is_explained(sections: dict[str, str]) -> None:
 
 def test_the_page_of_commands_has_the_place_of_the_text() -> None:
     assert (REFERENCE / "commands.md").read_text(encoding="utf-8").count("<!-- commands -->") == 1
+
+
+def test_an_indented_block_of_a_docstring_stays_as_it_is() -> None:
+    text = [
+        "A class:",
+        "",
+        "    code  # **not** bold",
+        "",
+        "    more",
+        "",
+        "* a list",
+        "  goes on",
+        "",
+        "    again",
+    ]
+    marked = ["A class:", "", "::", "", *text[2:9], "::", "", "    again"]
+    assert as_rst(text) == marked
+    assert as_rst(["One line."]) == ["One line."]
 
 
 def test_the_page_of_protobufs_has_each_file() -> None:
