@@ -27,6 +27,7 @@ from ustreamer_usubscription.store.store import (
     put_topic,
 )
 from ustreamer_usubscription.subscriptions_command import ACTIONS
+from ustreamer_usubscription.subscriptions_file import read_file
 
 from ustreamer.core.storage.store_reader import StoreReader
 from ustreamer.hooks import StoredMessages
@@ -345,7 +346,7 @@ def test_an_export_becomes_the_store_of_another_streamer(
     there = [json.loads(line) for line in output_of(capsys, "export", *place).splitlines()]
     here = [json.loads(line) for line in export.read_text(encoding="utf-8").splitlines()]
     for each in (*there, *here):
-        del each["status"]  # the other streamer has to ask the other device by itself
+        del each["status"]  # the other streamer has not asked the other device yet
     assert there == here
     assert "right" in output_of(capsys, "check", *place)
 
@@ -407,6 +408,13 @@ def test_static_subscriptions_are_imported_as_up_streamer_takes_them(
         "//authority-c/0x1236/1/8001: left out: UUri '//authority-c/0",
         "up://authority-d/1/1/8001: left out: expected an array of su",
     ]
+
+
+def test_an_empty_file_has_no_subscriptions(tmp_path: Path) -> None:
+    path = tmp_path / "empty"
+    for text in ("", "\n \n", "{}"):
+        path.write_text(text, encoding="utf-8")
+        assert read_file(path) == ((), ())
 
 
 def test_a_file_that_does_not_exist_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
