@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
@@ -21,7 +21,7 @@ from ustreamer.testing.pair import PairContract
 from ustreamer.testing.peer_contract import PeerContract
 from ustreamer.transport_port import ReceivingThread, Unconfirmed
 from ustreamer.transports.local.transport import LocalNetwork, LocalTransport
-from ustreamer.uprotocol.uattributes import UMessageType, UPayloadFormat, UPriority
+from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPayloadFormat, UPriority
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.utransport import Listener, batch_listener_of
@@ -109,6 +109,17 @@ class SwapsAdjacentMessages(Changing):
         self.inbox.put(message)
         message, self.kept = self.kept, None
         return message
+
+
+@found_by("test_messages_that_differ_in_one_attribute_arrive_unchanged")
+class KeepsTheFirstAttributesOfATopic(Changing):
+    def __init__(self, network: LocalNetwork, authority: str) -> None:
+        super().__init__(network, authority)
+        self.first: dict[UUri, UAttributes] = {}
+
+    def change(self, message: UMessage) -> UMessage | None:
+        attributes = self.first.setdefault(message.attributes.source, message.attributes)
+        return msgspec.structs.replace(message, attributes=attributes)
 
 
 @found_by(UNCHANGED)
@@ -629,6 +640,15 @@ class LeavesAThread(QueuedTransport):
         self.thread = thread
 
 
+@found_by("test_closing_leaves_no_open_file")
+class LeavesAFileOpen(QueuedTransport):
+    left: ClassVar[list[socket.socket]] = []
+
+    def open(self) -> None:
+        super().open()
+        self.left.append(socket.socket())
+
+
 @found_by("test_a_transport_that_was_never_opened_can_be_closed")
 class ClosesOnlyAfterOpen(QueuedTransport):
     def close(self) -> None:
@@ -727,6 +747,12 @@ class HasThreadsAfterClose(QueuedTransport):
     def receiving_threads(self) -> Sequence[ReceivingThread]:
         thread = self.thread
         return [] if thread is None else [ReceivingThread(thread.name, self.turns, self.waiting)]
+
+
+@found_by("test_each_message_is_progress_of_a_receiving_thread")
+class CountsOneTurnOnly(QueuedTransport):
+    def receiving_threads(self) -> Sequence[ReceivingThread]:
+        return [msgspec.structs.replace(each, turns=each.turns & 1) for each in super().receiving_threads()]
 
 
 # --- the port ---------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import ClassVar, Final
 
 from ustreamer.testing.mailbox import Mailbox
 from ustreamer.testing.messages import BETA, METHOD, OTHER_TOPIC, TOPIC, code_of, new_id
-from ustreamer.testing.pair import Pair, PairContract, now_s
+from ustreamer.testing.pair import Pair, PairContract, now_s, resources
 from ustreamer.testing.waiting import DEADLINE_S, wait_until
 from ustreamer.transport_port import EndpointTransport
 from ustreamer.uprotocol.umessage import UMessage, publish
@@ -72,6 +72,18 @@ class LifeContract(PairContract):
             transport.close()
             transport.stop_receiving()
         assert set(threading.enumerate()) <= before
+
+    def test_closing_leaves_no_open_file(self) -> None:
+        opened = 0
+        for turn in range(3):
+            with self.make_pair() as pair:
+                pair.b.open()
+                pair.a.open()
+                pair.a.close()
+                pair.b.close()
+            if turn < 2:  # a library may keep what it opens first
+                opened = resources()[0]
+        wait_until(lambda: resources()[0] <= opened, f"{opened} open files, as after the last pair")
 
     def test_a_transport_that_was_never_opened_can_be_closed(self, unopened: Pair) -> None:
         unopened.a.stop_receiving()
@@ -178,6 +190,20 @@ class LifeContract(PairContract):
         wait_until(lambda: not hanging & working(), "its progress")
         pair.b.close()
         assert list(pair.b.receiving_threads()) == []
+
+    def test_each_message_is_progress_of_a_receiving_thread(self, pair: Pair) -> None:
+        inbox = Mailbox()
+        pair.b.register_listener(TOPIC, None, inbox)
+        self.wait_connected(pair)
+
+        def turns() -> int:
+            return sum(each.turns for each in pair.b.receiving_threads())
+
+        before = turns()
+        for _ in range(4):
+            pair.a.send(publish(new_id(), TOPIC))
+        inbox.wait(4)
+        wait_until(lambda: turns() >= before + 2 or not pair.b.receiving_threads(), "more turns")
 
     def test_statistics_are_a_snapshot(self, pair: Pair) -> None:
         inbox = Mailbox()

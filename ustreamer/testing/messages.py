@@ -50,15 +50,16 @@ def response_from(source: UUri, sink: UUri) -> UMessage:
 
 
 def four_messages() -> Sequence[UMessage]:
-    """One message of each type from ALPHA to BETA, with every header field."""
+    """One message of each type from ALPHA to BETA. Together they have every header field."""
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     sent_request = request(new_id(), CLIENT, REMOTE_METHOD, b"\x00\xff", UPayloadFormat.PROTOBUF, ttl=5000)
     notified = notification(
         new_id(), TOPIC, REMOTE_CLIENT, b"{}", UPayloadFormat.JSON, priority=UPriority.CS3
     )
+    answer = response_from(METHOD, REMOTE_CLIENT)
     return (
         publish(
-            new_id(), TOPIC, bytes(range(256)), UPayloadFormat.SOMEIP, priority=UPriority.CS6, ttl=10_000
+            new_id(), TOPIC, bytes(range(256)), UPayloadFormat.SOMEIP, priority=UPriority.CS6, ttl=10_001
         ),
         notified,
         msgspec.structs.replace(
@@ -68,10 +69,11 @@ def four_messages() -> Sequence[UMessage]:
                 permission_level=2,
                 token="tok",  # noqa: S106  # no secret
                 traceparent=trace,
-                commstatus=None,
             ),
         ),
-        response_from(METHOD, REMOTE_CLIENT),
+        msgspec.structs.replace(
+            answer, attributes=msgspec.structs.replace(answer.attributes, commstatus=UCode.NOT_FOUND)
+        ),
     )
 
 

@@ -47,6 +47,8 @@ class PairContract(ABC):
     """A number of listeners that the transport refuses."""
     close_within_s: ClassVar[float] = 20.0
     """The longest time of `close`, also while a listener hangs."""
+    payload_sizes: ClassVar[Sequence[int]] = (0, 1, 1_400, 70_000, 1_000_000)
+    """Sizes of payloads that the protocol carries, the largest one among them."""
 
     @abstractmethod
     def make_pair(self) -> AbstractContextManager[Pair]:
@@ -55,6 +57,11 @@ class PairContract(ABC):
     def messages(self) -> Sequence[UMessage]:
         """The messages from `a` to `b`: one of each type that the protocol supports."""
         return four_messages()
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """Called by pytest for each test."""
+        if "payload_size" in metafunc.fixturenames:
+            metafunc.parametrize("payload_size", self.payload_sizes)
 
     def expected(self, sent: UMessage) -> UMessage:
         """The message that `b` receives for `sent`; overridden where the protocol drops part of a header."""

@@ -91,6 +91,7 @@ def test_another_client_reads_what_the_endpoint_sends(broker: Mosquitto) -> None
         "3": f"up://{ALPHA}/B/2/7",
         "4": f"up://{BETA}/E/1/0",
         "5": "CS4",
+        "8": "5",
     }
     assert properties.MessageExpiryInterval == 5
     assert properties.ContentType == "6"
