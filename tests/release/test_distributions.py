@@ -54,8 +54,26 @@ def test_each_distribution_has_the_version_of_the_streamer_and_what_an_index_sho
     assert with_version(text, version()) == text, "it requires another version of a distribution"
     assert about["description"]
     assert about["keywords"]
-    assert "Operating System :: POSIX :: Linux" in about["classifiers"]
+    kinds = {each.rpartition(" :: ")[0] for each in about["classifiers"]}
+    assert kinds >= {
+        "Development Status",
+        "Intended Audience",
+        "Operating System :: POSIX",
+        "Programming Language :: Python",
+        "Topic :: System",
+        "Typing",
+    }
     assert about["urls"]
+
+
+def test_the_python_versions_are_those_of_the_readme() -> None:
+    rows = re.findall(r"^\| (3\.\d+) \|", (REPO / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert rows[0] == "3.11"
+    for each in ALL:
+        about = project(each.folder)
+        versions = [line.rpartition(" ")[2] for line in about["classifiers"] if ":: Python ::" in line]
+        assert versions == (rows[:1] if each.name == "ustreamer-pipeline" else rows), each.name
+        assert about["requires-python"] == f">={rows[0]}", each.name
 
 
 def test_all_plugins_are_in_the_extra_all() -> None:
