@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """A correct transport with a receiving thread and link reports, without a network. Wrong ones are derived from it."""
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from queue import SimpleQueue
-from threading import Thread, current_thread
+from threading import Event, Lock, Thread, current_thread
 
 from ustreamer.core.delivery.ports import SendBatch
 from ustreamer.core.peers.election import Announcement, RouterId
 from ustreamer.core.peers.topic_advertisements import TopicAdvertisement
-from ustreamer.transport_port import ReceivingThread
+from ustreamer.host.runtime.clock import SYSTEM_CLOCK
+from ustreamer.transport_port import ReceivedStore, ReceivingThread, SentStore, Unconfirmed
 from ustreamer.transports.local.transport import LocalNetwork, LocalTransport
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UStatusError
+from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import UUri
 
 JOIN_S = 2.0
@@ -166,3 +169,109 @@ class PeeredTransport(QueuedTransport):
     def close(self) -> None:
         self.stop_receiving()
         super().close()
+
+
+class CuttableNetwork(LocalNetwork):
+    """Nothing arrives while it is cut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_cut = False
+
+
+class DurableTransport(QueuedTransport):
+    """Keeps what it cannot deliver, and ids of received messages. A thread retries each 2 ms."""
+
+    network: CuttableNetwork
+
+    def __init__(self, network: CuttableNetwork, authority: str) -> None:
+        super().__init__(network, authority)
+        self.lock = Lock()
+        self.sent: dict[UUID, UMessage] = {}
+        self.kept: set[UUID] = set()
+        self.store: SentStore | None = None
+        self.received: ReceivedStore | None = None
+        self.known: set[bytes] = set()
+        self.unsafe: deque[tuple[int, bytes]] = deque()
+        self.ended = Event()
+        self.server = Thread(target=self.serve, name=f"durable {authority}", daemon=True)
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    def keep_unconfirmed(self, store: SentStore) -> None:
+        self.store = store
+
+    def keep_received(self, store: ReceivedStore) -> None:
+        self.received = store
+
+    def open(self) -> None:
+        if self.received is not None:
+            self.known = {*self.received.load(), *map(self.receipt, self.received.restored())}
+        super().open()
+        self.server.start()
+
+    def close(self) -> None:
+        self.ended.set()
+        if self.server.is_alive() and self.server is not current_thread():
+            self.server.join(JOIN_S)
+        super().close()
+        if self.received is not None:
+            self.received.close()
+
+    def finish(self) -> Unconfirmed:
+        self.close()
+        return Unconfirmed(tuple(self.sent.values()))
+
+    # --- sending ------------------------------------------------------------------------------------------------------
+
+    def send(self, message: UMessage) -> None:
+        with self.lock:
+            if not (self.network.is_cut or self.sent):
+                super().send(message)
+                return
+            self.sent[message.id] = message
+
+    def awaits_receipt(self, id: UUID) -> bool:
+        return id in self.sent
+
+    def serve(self) -> None:
+        while not self.ended.wait(0.002):
+            self.keep_sent()
+            self.send_again()
+            self.add_received()
+
+    def keep_sent(self) -> None:
+        new = [each for id, each in list(self.sent.items()) if id not in self.kept]
+        if new and self.store is not None and self.store.keep("all", new):
+            self.kept |= {each.id for each in new}
+        old = self.kept - self.sent.keys()
+        if old and self.store is not None and self.store.release("all", old):
+            self.kept -= old
+
+    def send_again(self) -> None:
+        with self.lock:
+            while self.sent and not self.network.is_cut:
+                message = next(iter(self.sent.values()))
+                super().send(message)
+                del self.sent[message.id]
+
+    # --- receiving ----------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def receipt(id: UUID) -> bytes:
+        return id.msb.to_bytes(8, "big") + b"-" + id.lsb.to_bytes(8, "big")
+
+    def deliver(self, message: UMessage) -> None:
+        receipt = self.receipt(message.id)
+        if self.received is not None and receipt in self.known:
+            return
+        self.known.add(receipt)
+        super().deliver(message)
+        self.unsafe.append((SYSTEM_CLOCK.monotonic_ns(), receipt))
+
+    def add_received(self) -> None:
+        while self.received is not None and self.unsafe and self.is_safe(self.unsafe[0][0]):
+            self.received.add([self.unsafe.popleft()[1]])
+
+    def is_safe(self, received_ns: int) -> bool:
+        return self.received is not None and received_ns < self.received.safe_before_ns()

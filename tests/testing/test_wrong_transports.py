@@ -12,9 +12,15 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from tests.testing import wrong_transports
-from tests.testing.queued_transport import PeeredTransport, QueuedTransport
+from tests.testing.queued_transport import (
+    CuttableNetwork,
+    DurableTransport,
+    PeeredTransport,
+    QueuedTransport,
+)
 from tests.testing.wrong_transports import DEFECTS
 from ustreamer.testing.contract import Pair, TransportContract
+from ustreamer.testing.durable_contract import DurableContract
 from ustreamer.testing.messages import ALPHA, BETA
 from ustreamer.testing.peer_contract import PeerContract
 from ustreamer.transports.local.transport import LocalNetwork
@@ -36,6 +42,19 @@ class TestCorrectPeer(PeerContract):
     def make_pair(self) -> Iterator[Pair]:
         network = LocalNetwork()
         yield Pair(PeeredTransport(network, ALPHA), PeeredTransport(network, BETA))
+
+
+class TestCorrectDurable(DurableContract):
+    @contextmanager
+    def make_pair(self) -> Iterator[Pair]:
+        self.network = CuttableNetwork()
+        yield Pair(DurableTransport(self.network, ALPHA), DurableTransport(self.network, BETA))
+
+    @contextmanager
+    def outage(self) -> Iterator[None]:
+        self.network.is_cut = True
+        yield
+        self.network.is_cut = False
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +91,10 @@ def failures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
 
 def test_each_test_of_the_contract_finds_a_defect() -> None:
     tests = {
-        name for each in (TransportContract, PeerContract) for name in dir(each) if name.startswith("test_")
+        name
+        for each in (TransportContract, PeerContract, DurableContract)
+        for name in dir(each)
+        if name.startswith("test_")
     }
     assert {test for _, test in DEFECTS.values()} == tests
     assert len(DEFECTS) > 80

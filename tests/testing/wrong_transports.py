@@ -11,20 +11,27 @@ from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
-from tests.testing.queued_transport import PeeredTransport, QueuedTransport
+from tests.testing.queued_transport import (
+    CuttableNetwork,
+    DurableTransport,
+    PeeredTransport,
+    QueuedTransport,
+)
 from ustreamer.core.delivery.ports import SendBatch, SendOne
 from ustreamer.core.peers.election import Announcement, RouterId
 from ustreamer.core.peers.topic_advertisements import TopicAdvertisement
 from ustreamer.testing.contract import Pair, TransportContract
+from ustreamer.testing.durable_contract import DurableContract
 from ustreamer.testing.messages import ALPHA, BETA, PROBE, new_id
 from ustreamer.testing.pair import PairContract
 from ustreamer.testing.peer_contract import PeerContract
-from ustreamer.transport_port import ReceivingThread, Unconfirmed
+from ustreamer.transport_port import ReceivingThread, SentStore, Unconfirmed
 from ustreamer.transports.local.transport import LocalNetwork, LocalTransport
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPayloadFormat, UPriority
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.utransport import Listener, batch_listener_of
+from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import UUri, check_filters
 
 T = TypeVar("T", bound=type[LocalTransport])
@@ -35,7 +42,7 @@ DEFECTS: dict[str, tuple[type[LocalTransport], str]] = {}
 
 def found_by(test: str) -> Callable[[T], T]:
     def register(cls: T) -> T:
-        assert hasattr(TransportContract, test) or hasattr(PeerContract, test), test
+        assert any(hasattr(each, test) for each in (TransportContract, PeerContract, DurableContract)), test
         DEFECTS[cls.__name__] = cls, test
         return cls
 
@@ -63,6 +70,8 @@ TYPES = "test_the_answers_of_an_endpoint_have_the_types_of_the_port"
 BATCH = "test_a_batch_arrives_in_order_and_the_number_of_sent_messages_is_returned"
 WITHDRAWN = "test_the_end_of_an_endpoint_withdraws_all_that_it_announced"
 ADVERTISED = "test_advertisements_are_changed_by_what_was_added_and_removed"
+KEPT = "test_what_may_not_have_arrived_is_kept_until_it_has"
+SAFE = "test_an_id_is_added_when_its_message_is_safe"
 FIRST_STATE = "test_the_first_state_of_a_link_is_reported_by_open"
 
 
@@ -989,19 +998,109 @@ class KnowsOneRatePerTopic(PeeredTransport):
         super().advertise_topics(frozenset(known.get(each.topic, each) for each in advertisements))
 
 
+# --- for durable endpoints --------------------------------------------------------------------------------------------
+
+
+@found_by(KEPT)
+class KeepsNothing(DurableTransport):
+    def keep_sent(self) -> None:
+        return
+
+
+@found_by(KEPT)
+class KeepsTheNewestFirst(DurableTransport):
+    def keep_sent(self) -> None:
+        if self.store is not None and len(self.sent) > 10 and not self.kept:
+            self.store.keep("all", list(reversed(self.sent.values())))
+            self.kept = set(self.sent)
+        super().keep_sent()
+
+
+@found_by(KEPT)
+class AwaitsNothing(DurableTransport):
+    def awaits_receipt(self, id: UUID) -> bool:
+        return False
+
+
+@found_by(KEPT)
+class NeverReleases(DurableTransport):
+    def keep_unconfirmed(self, store: SentStore) -> None:
+        super().keep_unconfirmed(store)
+        store.release = lambda route, ids=None: True  # type: ignore[method-assign]
+
+
+@found_by(KEPT)
+class SendsTheNewestFirstAgain(DurableTransport):
+    def send_again(self) -> None:
+        if not self.network.is_cut:
+            self.sent = dict(reversed(self.sent.items()))
+        super().send_again()
+
+
+@found_by("test_a_busy_store_is_asked_again")
+class AsksABusyStoreOnce(DurableTransport):
+    def keep_sent(self) -> None:
+        super().keep_sent()
+        self.kept |= self.sent.keys()
+
+
+@found_by("test_what_is_unconfirmed_at_the_end_is_returned_in_order")
+class ReturnsNothingAtTheEnd(DurableTransport):
+    def finish(self) -> Unconfirmed:
+        self.close()
+        return Unconfirmed()
+
+
+@found_by(SAFE)
+class AddsIdsAtOnce(DurableTransport):
+    def is_safe(self, received_ns: int) -> bool:
+        return True
+
+
+@found_by(SAFE)
+class LeavesTheStoreOpen(DurableTransport):
+    def close(self) -> None:
+        store, self.received = self.received, None
+        super().close()
+        self.received = store
+
+
+@found_by("test_copies_of_what_an_earlier_process_received_are_dropped")
+class ReadsNoIds(DurableTransport):
+    def open(self) -> None:
+        super().open()
+        self.known = set()
+
+
+@found_by("test_copies_of_a_restored_message_are_dropped")
+class ReadsNoRestoredMessages(DurableTransport):
+    def open(self) -> None:
+        super().open()
+        if self.received is not None:
+            self.known = set(self.received.load())
+
+
 # --- the contract of each ---------------------------------------------------------------------------------------------
 
 
 def contract_of(cls: type[LocalTransport]) -> type[PairContract]:
-    base: Any = PeerContract if issubclass(cls, PeeredTransport) else TransportContract
+    base: Any = TransportContract
+    for kind, contract in ((PeeredTransport, PeerContract), (DurableTransport, DurableContract)):
+        base = contract if issubclass(cls, kind) else base
 
     class Contract(base):  # type: ignore[misc]
         close_within_s = 1.0
 
         @contextmanager
         def make_pair(self) -> Iterator[Pair]:
-            network = LocalNetwork()
-            yield Pair(cls(network, ALPHA), cls(network, BETA))
+            self.network = CuttableNetwork()
+            yield Pair(cls(self.network, ALPHA), cls(self.network, BETA))
+
+        @contextmanager
+        def outage(self) -> Iterator[None]:
+            self.network.is_cut = True
+            yield
+            self.network.is_cut = False
 
         def messages(self) -> Sequence[UMessage]:
             found: Sequence[UMessage] = super().messages()

@@ -10,6 +10,7 @@
 
 contract.py           the contract of a transport: subclass it
 endpoint_contract.py  the contract of a plugin that provides a kind of transport, and of its section
+durable_contract.py   the contract of a transport that keeps messages for durable endpoints
 peer_contract.py      the contract of a transport on whose network other streamers can be
 bench.py              streamers, uEntities, Zenoh nodes and SOME/IP ECUs: the fixture `streamer_bench`
 virtual_time.py       a plugin alone, in a time that a test moves: the fixture `virtual_time`
