@@ -8,6 +8,8 @@ collects them by their path only, so no other target runs them.
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from tests.mqtt_rig import MOSQUITTO
+
 TIERS: Final = ("P", "N", "R")
 """Pull request, nightly, release. A row without a tier of its own runs the shorter one."""
 
@@ -64,6 +66,11 @@ _SOMEIP_PEERS: Final = f"{_E2E}/multi_streamer/test_someip_peer_streamers.py"
 _MIXED: Final = "test_between_two_someip_networks_and_a_zenoh_network_every_message_arrives_once"
 _LIVE: Final = "tests/host/runtime/test_live_ledger.py"
 _SERVICE_MODEL: Final = f"{_USUB}/test_service_model.py"
+_MQTT: Final = "plugins/mqtt/tests/test_streamer.py"
+_BROKER: Final = (
+    (f"{_MQTT}::test_a_durable_endpoint_loses_nothing_when_the_broker_is_killed",) if MOSQUITTO else ()
+)
+"""Where a broker is installed."""
 _SURVIVAL: Final = f"{_RESTART}::test_subscriptions_survive_a_kill"
 
 ROWS: Final[dict[str, Row]] = {
@@ -140,8 +147,8 @@ ROWS: Final[dict[str, Row]] = {
         "lost=0 reordered=0",
         "`retransmitted` messages",
         {
-            "P": Run((f"{_OWN}/outages.py::test_a_router_that_is_killed_loses_nothing",), 3),
-            "N": Run((f"{_OWN}/outages.py::test_a_router_that_is_killed_loses_nothing",), 100),
+            "P": Run((f"{_OWN}/outages.py::test_a_router_that_is_killed_loses_nothing", *_BROKER), 3),
+            "N": Run((f"{_OWN}/outages.py::test_a_router_that_is_killed_loses_nothing", *_BROKER), 100),
         },
         "kills",
         seeded=True,

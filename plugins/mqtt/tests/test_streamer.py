@@ -318,6 +318,8 @@ def test_a_durable_endpoint_loses_nothing_when_the_broker_is_killed(tmp_path: Pa
         own.broker.start()
         publish(100)
         numbers = [int(each) for each in payloads(cloud.wait(topic, number=400))]
+        lost, reordered = len(set(range(400)) - set(numbers)), sum(a > b for a, b in pairwise(numbers))
+        print(f"kills=1 broker_kills=1 accepted={sent} lost={lost} reordered={reordered}")
         assert numbers == list(range(400)), "in order, each once"
         wait_until(lambda: own.endpoint()["unconfirmed_now"] == 0, "the acknowledgements")
         cloud.client.close()
