@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copies of the plugin with one mistake each, under the contract of transports. Run by plugins/mqtt/tests/test_mutations.py."""
+"""Copies of the plugin with one mistake each, under the contracts of transports. Run by plugins/mqtt/tests/test_mutations.py."""
 
 import os
+import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
@@ -11,13 +12,16 @@ from typing import ClassVar, Final, NamedTuple
 
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.testing.contract import Pair, TransportContract
+from ustreamer.testing.durable_contract import DurableContract
 from ustreamer.testing.messages import ALPHA, BETA
+from ustreamer.testing.pair import PairContract
 from ustreamer.transport_port import EndpointContext, EndpointTransport
 
 PACKAGE: Final = "ustreamer_mqtt"
 SOURCE: Final = Path(__file__).parents[1] / "plugins/mqtt" / PACKAGE
 BROKER: Final = "MQTT_MUTANTS_BROKER"
-"""The variable of the environment with the URL of the broker."""
+BROKER_PID: Final = "MQTT_MUTANTS_BROKER_PID"
+"""The variables of the environment with the URL and the process of the broker."""
 _numbers = count()
 
 
@@ -30,6 +34,7 @@ class Mutation(NamedTuple):
     test: str
 
 
+KEPT: Final = "test_what_may_not_have_arrived_is_kept_until_it_has"
 UNCHANGED: Final = "test_every_message_arrives_unchanged"
 MUTATIONS: Final[Mapping[str, Mutation]] = {
     # --- encoder.py, topics.py, properties.py: the mapping
@@ -175,6 +180,55 @@ MUTATIONS: Final[Mapping[str, Mutation]] = {
         "",
         "test_a_counter_never_decreases",
     ),
+    # --- for durable endpoints
+    "KeepsNothing": Mutation(
+        "unconfirmed.py", "        if overdue and store.keep(", "        if False and store.keep(", KEPT
+    ),
+    "ReleasesNothing": Mutation(
+        "unconfirmed.py",
+        "        if released and not store.release(_ROUTE, released):",
+        "        if False:",
+        KEPT,
+    ),
+    "AwaitsNothing": Mutation(
+        "transport.py", "return self._unconfirmed.is_unconfirmed(id)", "return False", KEPT
+    ),
+    "ForgetsWhatABusyStoreRefused": Mutation(
+        "unconfirmed.py",
+        "                self._released[:0] = released",
+        "                pass",
+        "test_a_busy_store_is_asked_again",
+    ),
+    "ReturnsNothingAtTheEnd": Mutation(
+        "transport.py",
+        "return Unconfirmed(self._unconfirmed.messages())",
+        "return Unconfirmed()",
+        "test_what_is_unconfirmed_at_the_end_is_returned_in_order",
+    ),
+    "AddsIdsOfUnsafeMessages": Mutation(
+        "receiver.py",
+        "        before_ns = store.safe_before_ns()",
+        "        before_ns = 1 << 62",
+        "test_an_id_is_added_when_its_message_is_safe",
+    ),
+    "LeavesTheStoreOpen": Mutation(
+        "receiver.py",
+        "            self.store.close()",
+        "            pass",
+        "test_an_id_is_added_when_its_message_is_safe",
+    ),
+    "ReadsNoIds": Mutation(
+        "receiver.py",
+        "{*self.store.load(), *map(receipt_id, self.store.restored())}",
+        "{*map(receipt_id, self.store.restored())}",
+        "test_copies_of_what_an_earlier_process_received_are_dropped",
+    ),
+    "ReadsNoRestoredMessages": Mutation(
+        "receiver.py",
+        "{*self.store.load(), *map(receipt_id, self.store.restored())}",
+        "{*self.store.load()}",
+        "test_copies_of_a_restored_message_are_dropped",
+    ),
     # --- transport.py: the port
     "ReportsTheLinkTooEarly": Mutation(
         "transport.py",
@@ -233,8 +287,8 @@ def write_copy(directory: Path, name: str, mutation: Mutation | None = None) -> 
         (package / path.name).write_text(text.replace(f"{PACKAGE}.", f"{name}."), encoding="utf-8")
 
 
-class CopyContract(TransportContract):
-    """The contract of the copy `package`."""
+class CopyContract(PairContract):
+    """A contract of the copy `package`."""
 
     package: ClassVar[str]
 
@@ -254,7 +308,29 @@ class CopyContract(TransportContract):
         )
         return made
 
+    @contextmanager
+    def outage(self) -> Iterator[None]:
+        """For `DurableContract`."""
+        pid = int(os.environ[BROKER_PID])
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+
+def is_durable(test: str) -> bool:
+    """Whether a test is of `DurableContract`."""
+    return hasattr(DurableContract, test)
+
+
+def class_name(name: str, test: str) -> str:
+    """The class that has `test` for a copy."""
+    return f"Test{name}{'Durable' * is_durable(test)}"
+
 
 for _name in ("Correct", *MUTATIONS):
-    globals()[f"Test{_name}"] = type(f"Test{_name}", (CopyContract,), {"package": _name.lower()})
-del CopyContract  # pytest would collect it
+    for _contract, _end in ((TransportContract, ""), (DurableContract, "Durable")):
+        globals()[f"Test{_name}{_end}"] = type(
+            f"Test{_name}{_end}", (CopyContract, _contract), {"package": _name.lower()}
+        )

@@ -67,6 +67,11 @@ class Mosquitto:
             return False
         return True
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def send_signal(self, number: signal.Signals) -> None:
         assert self._process is not None
         self._process.send_signal(number)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of transports finds each of many mistakes in a copy of the plugin, and none in an unchanged copy."""
+"""The contracts of transports find each of many mistakes in a copy of the plugin, and none in an unchanged copy."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from tests import mqtt_mutants
-from tests.mqtt_mutants import BROKER, MUTATIONS, write_copy
+from tests.mqtt_mutants import BROKER, BROKER_PID, MUTATIONS, class_name, write_copy
 from tests.mqtt_rig import Mosquitto, needs_mosquitto
 
 pytestmark = needs_mosquitto
@@ -33,16 +33,23 @@ def failed_tests(directory: Path, tests: Sequence[str], deadline_s: str | None =
         subprocess.run(
             [
                 *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"),
-                *(f"{mqtt_mutants.__file__}::Test{each}" for each in tests),
+                *(f"{mqtt_mutants.__file__}::{each}" for each in tests),
             ],
             cwd=REPO,
-            env={**os.environ, BROKER: broker.url, "PYTHONPATH": path, **deadline},
+            env={
+                **os.environ,
+                BROKER: broker.url,
+                BROKER_PID: str(broker.pid),
+                "PYTHONPATH": path,
+                **deadline,
+            },
             capture_output=True,
             check=False,
         )
     found: dict[str, set[str]] = {}
     for case in ET.parse(report).iter("testcase"):
-        failed = found.setdefault(case.attrib["classname"].rpartition(".Test")[2], set())
+        name = case.attrib["classname"].rpartition(".Test")[2].removesuffix("Durable")
+        failed = found.setdefault(name, set())
         if case.find("failure") is not None or case.find("error") is not None:
             failed.add(case.attrib["name"].partition("[")[0])
     return found
@@ -55,9 +62,10 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, set[str]]:
     write_copy(directory, "correct")
     for name, mutation in MUTATIONS.items():
         write_copy(directory, name.lower(), mutation)
-    chosen = [f"{name}::{each.test}" for name, each in MUTATIONS.items()]
+    chosen = [f"{class_name(name, each.test)}::{each.test}" for name, each in MUTATIONS.items()]
     parts = [chosen[first::AT_ONCE] for first in range(AT_ONCE)]
-    correct = [f"Correct::{test}" for test in sorted({each.test for each in MUTATIONS.values()})]
+    tests = sorted({each.test for each in MUTATIONS.values()})
+    correct = [f"{class_name('Correct', test)}::{test}" for test in tests]
     with ThreadPoolExecutor(AT_ONCE + 1) as pool:
         runs = [pool.submit(failed_tests, directory / "run-correct", correct)]
         for number, part in enumerate(parts):
