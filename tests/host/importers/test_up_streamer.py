@@ -145,8 +145,11 @@ def test_the_configuration_of_an_example_streamer_is_imported(tmp_path: Path) ->
     ]
 
 
-def test_the_configuration_of_the_plugin_of_the_zenoh_router_is_imported(tmp_path: Path) -> None:
-    found = import_file(written(tmp_path, ROUTER_PLUGIN))
+@pytest.mark.parametrize("setting", ["zenoh_transport_config: {},", ""])
+def test_the_configuration_of_the_plugin_of_the_zenoh_router_is_imported(
+    tmp_path: Path, setting: str
+) -> None:
+    found = import_file(written(tmp_path, ROUTER_PLUGIN.replace("zenoh_transport_config: {},", setting)))
     assert (found.authority, found.authorities, found.zenoh, found.mqtt) == ("linux", ("linux",), None, None)
     assert found.left_out == ("__required__: a setting of the Zenoh router",)
 

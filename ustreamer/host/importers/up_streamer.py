@@ -109,11 +109,13 @@ class _Import:
     def result(self) -> UpStreamerConfig:
         authority = self._own_authority()
         transports = self._section(self._data, "transports", "")
-        if "transports" in self._data or "zenoh_transport_config" not in self._data:
+        authorities: tuple[str, ...]
+        if "transports" not in self._data and self._data.keys() & {"zenoh_transport_config", "host_config"}:
+            # An example streamer, or the plugin of a router: the own authority lives on Zenoh.
+            zenoh, authorities = self._section(self._data, "zenoh_transport_config", ""), (authority,)
+        else:
             zenoh = self._section(transports, "zenoh", "transports.")
             authorities = tuple(self._authorities(zenoh, "transports.zenoh"))
-        else:  # an example streamer: the own authority lives on Zenoh
-            zenoh, authorities = self._section(self._data, "zenoh_transport_config", ""), (authority,)
         if not authorities:
             raise invalid_argument(
                 f"{self._path}: transports.zenoh.endpoints: none with an authority that can be used"
