@@ -11,7 +11,7 @@ import pytest
 
 from tests.fuzz import __main__ as command
 from tests.fuzz import borders
-from tests.fuzz.border import join_pieces, split_pieces
+from tests.fuzz.border import Take, join_pieces, split_pieces
 from tests.fuzz.borders import BORDERS, CORPUS, DEFECTS, keep_inputs, kept_inputs
 from tests.fuzz.mutations import Mutations
 from tests.fuzz.someip import take_datagram
@@ -21,15 +21,20 @@ SLOW_NS: Final = 100_000_000
 SOAK_INPUTS: Final = 10_000_000
 
 
+def cpu_ns(take: Take, data: bytes) -> int:
+    """The CPU time of one input; a collection of the whole process may be in it."""
+    began_ns = time.thread_time_ns()
+    take(data)
+    return time.thread_time_ns() - began_ns
+
+
 @pytest.mark.parametrize("name", BORDERS)
 def test_no_kept_or_mutated_input_raises_or_takes_long(name: str, tmp_path: Path) -> None:
     border = BORDERS[name]
     take, good = border.make(tmp_path), [*border.seeds, *kept_inputs(name)]
     mutations = Mutations(1, good)
     for each in (*good, *(mutations.next() for _ in range(MUTATED))):
-        began_ns = time.thread_time_ns()
-        take(each)
-        assert time.thread_time_ns() - began_ns < SLOW_NS, f"{len(each)} bytes: {each[:200]!r}"
+        assert min(cpu_ns(take, each), cpu_ns(take, each)) < SLOW_NS, f"{len(each)} bytes: {each[:200]!r}"
 
 
 def test_each_border_has_kept_inputs_and_no_other_file_is_there() -> None:
