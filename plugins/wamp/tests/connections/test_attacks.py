@@ -283,3 +283,34 @@ def test_parallel_guesses_of_a_password_are_limited_like_those_in_a_row(start: S
     assert (right[0], right[2]) == (3, "wamp.error.authentication_denied")
     assert router.counts["refused_login_limit"] == 6
     Peer(router.server.urls[0], source_address=OTHER).join_publisher()
+
+
+# --- requests -----------------------------------------------------------------------------------------------
+
+
+def test_an_anonymous_session_reads_no_subscription_of_others(start: Start) -> None:
+    router = start()
+    url = router.server.urls[0]
+    victim = Peer(url, source_address=OTHER).join()
+    held = victim.request(32, 1, {}, "com.secret")[2]
+    attacker = Peer(url).join()
+    for request, (procedure, arguments) in enumerate(
+        (("list", []), ("match", ["com.secret"]), ("get", [held]), ("list_subscribers", [held])), 1
+    ):
+        answer = attacker.request(48, request, {}, f"wamp.subscription.{procedure}", arguments)
+        assert (answer[0], answer[4]) == (8, "wamp.error.not_authorized")
+    assert attacker.request(32, 9, {}, "wamp.subscription.on_create")[4] == "wamp.error.not_authorized"
+    user = Peer(url, source_address=OTHER).join_publisher()
+    assert user.request(48, 1, {}, "wamp.subscription.list")[3][0]["exact"] == [held], "the control"
+
+
+def test_register_ends_neither_the_session_nor_its_subscriptions(start: Start) -> None:
+    router = start()
+    peer = Peer(router.server.urls[0]).join()
+    subscription = peer.request(32, 1, {}, "com.a")[2]
+    refused = peer.request(64, 2, {}, "com.procedure")
+    assert (refused[:3], refused[4]) == ([8, 64, 2], "wamp.error.not_authorized")
+    publisher = Peer(router.server.urls[0]).join_publisher()
+    publisher.send(16, 1, {}, "com.a", ["still there"])
+    event = peer.receive()
+    assert (event[:2], event[4]) == ([36, subscription], ["still there"])
