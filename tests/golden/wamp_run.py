@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from ustreamer_wamp.auth import Authenticator
+from ustreamer_wamp.auth import Authenticator, UserTable
 from ustreamer_wamp.codec import JSON, SERIALIZERS, Serializer
 from ustreamer_wamp.connections import rawsocket, websocket
 from ustreamer_wamp.connections.outbox import OutboxLimits, SessionOutbox
@@ -111,7 +111,7 @@ class _Rig:
         env = Env(
             self.clock.monotonic_ns, self.clock.wall_ms, rng.getrandbits, SessionLimits(), NullBackend()
         )
-        authenticator = Authenticator(USERS, anonymous, rng.randbytes, self.clock.wall_ms)
+        authenticator = Authenticator(UserTable(USERS, anonymous), rng.randbytes, self.clock.wall_ms)
         self.realm = Realm("realm1", authenticator, env)
         self.frames: list[Frame] = []
         self.clients: dict[str, _Client] = {}

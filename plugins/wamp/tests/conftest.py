@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from ustreamer_wamp.auth import Authenticator
+from ustreamer_wamp.auth import Authenticator, UserTable
 from ustreamer_wamp.codec import SERIALIZERS, Serializer
 from ustreamer_wamp.connections.outbox import OutboxLimits, SessionOutbox
 from ustreamer_wamp.connections.rawsocket import WIRE_FORMATS
@@ -111,7 +111,7 @@ class RealmRig:
         rng = random.Random(1)
         monotonic_ns, wall_ms = self.clock.clock()
         env = Env(monotonic_ns, wall_ms, rng.getrandbits, SessionLimits(**limits), gate or NullBackend())
-        self.authenticator = Authenticator(users, anonymous, rng.randbytes, wall_ms)
+        self.authenticator = Authenticator(UserTable(users, anonymous), rng.randbytes, wall_ms)
         self.realm = Realm("realm1", self.authenticator, env)
 
     def client(

@@ -12,7 +12,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -25,6 +25,9 @@ _KEYLEN: Final = 32
 _SIGNATURE: Final = 64
 _FAILURE_WINDOW_NS: Final = 60 * 10**9
 _MAX_TRACKED_PEERS: Final = 1024
+
+
+_CraInput: TypeAlias = tuple[str, str, str, int]
 
 
 class Challenge(NamedTuple):
@@ -65,24 +68,54 @@ class _Failures:
         self.by_authid: Counter[str] = Counter()
 
 
+class UserTable:
+    """The users of a realm as one configuration has them. Not changed after its construction.
+
+    Construction takes a second for each salted secret that `before`, an earlier table, does not have.
+    """
+
+    def __init__(
+        self, users: Sequence[User], anonymous: Principal | None, before: "UserTable | None" = None
+    ) -> None:
+        self.anonymous = anonymous
+        self.users = {user.authid: user for user in users}
+        self.by_public_key = {key.lower(): user for user in users for key in user.public_keys}
+        known: Mapping[_CraInput, bytes] = {} if before is None else before._cra_keys  # noqa: SLF001  # of this class
+        self._cra_keys: dict[_CraInput, bytes] = {
+            _cra_input(user): known.get(_cra_input(user)) or _cra_key(user)
+            for user in users
+            if user.has_secret
+        }
+
+    def cra_key(self, user: User) -> bytes:
+        """The signing key of a user of this table that has a secret."""
+        return self._cra_keys[_cra_input(user)]
+
+    def renewed(self, principal: Principal, before: "UserTable") -> Principal | None:
+        """The principal of a session that logged in by the table `before`; None: its login is not valid any more."""
+        if principal.method == "anonymous":
+            return self.anonymous
+        old, new = before.users.get(principal.authid), self.users.get(principal.authid)
+        if old is None or new is None or not _keeps_credential(old, new, principal.method):
+            return None
+        return _principal(new, principal.method)
+
+
 class Authenticator:
-    """The users of a realm."""
+    """The users of a realm, and who has failed to log in."""
 
     def __init__(
         self,
-        users: Sequence[User],
-        anonymous: Principal | None,
+        users: UserTable,
         random_bytes: Callable[[int], bytes],
         wall_ms: Callable[[], int],
         limits: LoginLimits = LoginLimits(),  # noqa: B008  # immutable
     ) -> None:
-        self._users = {user.authid: user for user in users}
-        self._anonymous = anonymous
+        self.users = users
+        """A challenge is valid only while this table stays."""
         self._random_bytes = random_bytes
         self._wall_ms = wall_ms
         self._decoy_secret = random_bytes(32)
-        self._by_key = {key.lower(): user for user in users for key in user.public_keys}
-        self._keys = {user.authid: _cra_key(user) for user in users if user.has_secret}
         self._limits = limits
         self._failures: OrderedDict[str, _Failures] = OrderedDict()
 
@@ -92,8 +125,8 @@ class Authenticator:
         known = self._find_user(request)
         user = known or self._decoy_user(request.authid)
         for method in methods:
-            if method == "anonymous" and self._anonymous is not None:
-                return self._anonymous
+            if method == "anonymous" and self.users.anonymous is not None:
+                return self.users.anonymous
             begin = _METHODS.get(method)
             challenge = begin(self, user, known is not None, request) if begin and user is not None else None
             if challenge is not None:
@@ -105,16 +138,16 @@ class Authenticator:
 
     def _find_user(self, request: AuthRequest) -> User | None:
         if request.authid:
-            return self._users.get(request.authid)
+            return self.users.users.get(request.authid)
         key = request.extra.get("pubkey")
-        return self._by_key.get(key.lower()) if isinstance(key, str) else None
+        return self.users.by_public_key.get(key.lower()) if isinstance(key, str) else None
 
     def _decoy_user(self, authid: str) -> User | None:
         """A stable decoy user: an unknown authid gets the methods and salt of this one."""
-        if not self._users:
+        if not self.users.users:
             return None
         digest = hmac.digest(self._decoy_secret, authid.encode(), "sha256")
-        users = list(self._users.values())
+        users = list(self.users.users.values())
         user = users[int.from_bytes(digest[:8], "big") % len(users)]
         return msgspec.structs.replace(user, authid=authid, salt=user.salt and digest.hex()[:16])
 
@@ -147,7 +180,7 @@ class Authenticator:
         extra: dict[str, Any] = {"challenge": challenge}
         if user.salt:
             extra |= {"salt": user.salt, "keylen": _KEYLEN, "iterations": user.iterations}
-        key = self._keys[user.authid] if known else self._decoy_secret
+        key = self.users.cra_key(user) if known else self._decoy_secret
         expected = b64encode(hmac.digest(key, challenge.encode(), "sha256"))
 
         def is_right(signature: str) -> bool:
@@ -205,6 +238,16 @@ def _principal(user: User, method: str) -> Principal:
     return Principal(user.authid, user.role, method, PROVIDER, user.subscribe, user.publish, user.meta_api)
 
 
+def _keeps_credential(old: User, new: User, method: str) -> bool:
+    """Whether all that a session of this method can have logged in with is still valid."""
+    match method:
+        case "ticket":
+            return new.has_ticket and _ticket_hash(old) == _ticket_hash(new)
+        case "wampcra":
+            return _cra_input(old) == _cra_input(new)
+    return set(map(str.lower, old.public_keys)) <= set(map(str.lower, new.public_keys))
+
+
 def _encoded(text: str) -> bytes:
     """For `compare_digest`, which takes no string with other than ASCII characters."""
     return text.encode("utf-8", "surrogatepass")
@@ -212,6 +255,11 @@ def _encoded(text: str) -> bytes:
 
 def _ticket_hash(user: User) -> bytes:
     return bytes.fromhex(user.ticket_sha256) if user.ticket_sha256 else sha256(user.ticket.encode()).digest()
+
+
+def _cra_input(user: User) -> _CraInput:
+    """All that the signing key of WAMP-CRA depends on."""
+    return user.secret, user.derived_key, user.salt, user.iterations
 
 
 def _cra_key(user: User) -> bytes:

@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plugin: the section `[plugins.wamp]` adds an endpoint; this module defines the kind of the endpoint."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import msgspec
 
 from ustreamer.hooks import PluginContext, hookimpl
 from ustreamer.transport_port import EndpointContext, EndpointTransport, TransportKind
 from ustreamer_wamp.config import KIND, WampConfig
 from ustreamer_wamp.endpoint import WampEndpoint
+
+RELOADABLE_KEYS: Final = frozenset({"access", "anonymous", "users"})
 
 
 def _make_wamp_transport(config: WampEndpoint, context: EndpointContext) -> EndpointTransport:
@@ -31,7 +36,19 @@ class WampPlugin:
     Config = WampSection
 
     def __init__(self, config: WampSection, context: PluginContext) -> None:
-        """Has no state: the section adds the endpoint."""
+        self._config = config
+
+    def reconfigure(self, config: WampSection) -> Callable[[], None]:
+        """Permit other users and access rules, which the endpoint takes. Raises ValueError for any other key."""
+        before, after = (msgspec.structs.asdict(each) for each in (self._config, config))
+        fixed = [key for key in before if before[key] != after[key] and key not in RELOADABLE_KEYS]
+        if fixed:
+            raise ValueError(f"{', '.join(fixed)}: needs a restart")
+
+        def apply() -> None:
+            self._config = config
+
+        return apply
 
     @staticmethod
     @hookimpl
@@ -39,6 +56,10 @@ class WampPlugin:
         """Its entities are sessions, which have no uSubscription: the streamer's serves them."""
         return {
             KIND: TransportKind(
-                WampEndpoint, _make_wamp_transport, has_usubscription=False, outlives_streamer=False
+                WampEndpoint,
+                _make_wamp_transport,
+                has_usubscription=False,
+                reloadable_keys=frozenset({"section"}),
+                outlives_streamer=False,
             )
         }

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from ustreamer_wamp.auth import Authenticator
+from ustreamer_wamp.auth import Authenticator, UserTable
 from ustreamer_wamp.broker import Broker, BrokerSubscription
 from ustreamer_wamp.errors import WampRefusal
 from ustreamer_wamp.events import Publication, RetainedEvents, WampEvent
@@ -56,6 +56,9 @@ class JoinedSession(Protocol):
 
     def on_subscription_revoked(self, topic: str, why: str) -> None:
         """A subscription of this session has ended in the vehicle."""
+
+    def on_users_changed(self, principal: Principal | None) -> None:
+        """The users have changed: this session now has another principal, or none, and then it ends."""
 
 
 SubscribeCallback = Callable[[WampRefusal | None], None]
@@ -131,6 +134,13 @@ class Realm:
 
     def add_session(self, session: JoinedSession) -> None:
         self.sessions[session.id] = session
+
+    def change_users(self, users: UserTable) -> None:
+        """Take other users. Sessions whose login or subscriptions they do not permit end."""
+        before, self.authenticator.users = self.authenticator.users, users
+        for session in list(self.sessions.values()):
+            if session.principal is not None:
+                session.on_users_changed(users.renewed(session.principal, before))
 
     # --- subscriptions --------------------------------------------------------------------------------------
 

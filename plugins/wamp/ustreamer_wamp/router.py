@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from ustreamer.core.base.clock import Clock
-from ustreamer_wamp.auth import Authenticator, LoginLimits
+from ustreamer_wamp.auth import Authenticator, LoginLimits, UserTable
 from ustreamer_wamp.config import WampConfig
 from ustreamer_wamp.connections.page import pages
 from ustreamer_wamp.connections.server import WampServer
@@ -38,11 +38,15 @@ class WampRouter:
         )
         env = Env(clock.monotonic_ns, clock.wall_ms, secrets.randbits, limits, backend or NullBackend())
         logins = LoginLimits(config.max_login_failures, config.max_login_failures_per_address)
-        users = Authenticator(
-            config.users, config.anonymous_principal, secrets.token_bytes, clock.wall_ms, logins
-        )
-        self.realm = Realm(config.realm, users, env, self.counts)
+        users = UserTable(config.users, config.anonymous_principal)
+        authenticator = Authenticator(users, secrets.token_bytes, clock.wall_ms, logins)
+        self.realm = Realm(config.realm, authenticator, env, self.counts)
         shown = pages(config.realm) if config.page else lambda _: {}
         self.server = WampServer(
             config, {config.realm: self.realm}, clock.monotonic_ns, self.counts, shown, tick
         )
+
+    def change_users(self, config: WampConfig) -> None:
+        """Take the users of another section; sessions that they do not permit end. On any thread but the loop's."""
+        users = UserTable(config.users, config.anonymous_principal, self.realm.authenticator.users)
+        self.server.run_on_loop(self.realm.change_users, users)

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from ustreamer.core.base.log_limit import limited
 from ustreamer_wamp import errors, uri
-from ustreamer_wamp.auth import AuthRequest, Challenge
+from ustreamer_wamp.auth import AuthRequest, Challenge, UserTable
 from ustreamer_wamp.codec import BINARY_MARK, Malformed, Serializer
 from ustreamer_wamp.errors import WampRefusal
 from ustreamer_wamp.events import Publication
@@ -82,6 +82,7 @@ class Session:
         self.id = self._env.random_bits(53) + 1
         self._realm: Realm | None = None
         self._challenge: Challenge | None = None
+        self._challenged_users: UserTable | None = None  # by which the challenge was made
         self._wants_revocation = False
         self._pending_subscribes = 0  # SUBSCRIBEs that are not answered yet
         self._next_request = 1
@@ -135,12 +136,12 @@ class Session:
             awaited = "HELLO" if self.state is SessionState.NEW else "AUTHENTICATE"
             self._abort(errors.PROTOCOL_VIOLATION, f"no {awaited} in time", POLICY)
 
-    def send_goodbye(self, reason: str) -> None:
+    def send_goodbye(self, reason: str, text: str = "") -> None:
         """Send GOODBYE and wait for the echo; before ESTABLISHED, end."""
         if self.state is not SessionState.ESTABLISHED:
             self._abort(reason, "the router stops", GOING_AWAY)
             return
-        self.frame_sink.send_reply([int(Code.GOODBYE), {}, reason])
+        self.frame_sink.send_reply([int(Code.GOODBYE), {"message": text} if text else {}, reason])
         self._leave_realm()
         self.state = SessionState.CLOSING
         self.deadline_ns = self._env.monotonic_ns() + self._env.limits.goodbye_timeout_ns
@@ -204,7 +205,7 @@ class Session:
         elif isinstance(begun, WampRefusal):
             self._abort(begun.reason, begun.text, POLICY)
         elif not self._refuse_blocked_login(realm, begun.principal.authid):
-            self._challenge = begun
+            self._challenge, self._challenged_users = begun, realm.authenticator.users
             self.state = SessionState.CHALLENGED
             self.deadline_ns = self._env.monotonic_ns() + self._env.limits.hello_timeout_ns
             self.frame_sink.send_reply([int(Code.CHALLENGE), begun.method, dict(begun.extra)])
@@ -214,6 +215,9 @@ class Session:
         assert self._realm is not None
         principal = self._challenge.principal
         if self._refuse_blocked_login(self._realm, principal.authid):
+            return
+        if self._challenged_users is not self._realm.authenticator.users:
+            self._abort(errors.AUTHENTICATION_DENIED, "the users have changed: log in again", POLICY)
             return
         if self._challenge.is_right(signature):
             self._send_welcome(principal)
@@ -238,7 +242,7 @@ class Session:
     def _send_welcome(self, principal: Principal) -> None:
         assert self._realm is not None
         self.principal = principal
-        self._challenge = None
+        self._challenge = self._challenged_users = None
         self.deadline_ns = None
         self.state = SessionState.ESTABLISHED
         self._realm.add_session(self)
@@ -252,6 +256,35 @@ class Session:
             "roles": {"broker": {"features": FEATURES}},
         }
         self.frame_sink.send_reply([int(Code.WELCOME), self.id, details])
+
+    def on_users_changed(self, principal: Principal | None) -> None:
+        """Continue with another principal, or end if it does not permit what this session is or has subscribed."""
+        if principal == self.principal:
+            return
+        realm, before = self._established()
+        text = self._revocation(principal)
+        if not text:
+            self.principal = principal
+            return
+        realm.counts["sessions_revoked"] += 1
+        extra = {"peer": self._peer, "authid": before.authid, "reason": text}
+        log.warning("wamp.session_revoked", extra={**extra, **limited(self._peer, before.authid)})
+        self.send_goodbye(errors.KILLED, text)
+
+    def _revocation(self, principal: Principal | None) -> str:
+        """Why this session ends when it gets another principal; "" if it continues."""
+        realm, before = self._established()
+        if principal is None:
+            return "its login is not valid any more"
+        if principal.role != before.role:
+            return f"its role is {principal.role!r} now"
+        held = realm.broker.subscriptions_of(self).values()
+        lost = next((each for each in held if not _may_hold(principal, each.topic, each.match)), None)
+        if lost is not None:
+            return f"it may not subscribe {lost.topic!r} any more"
+        if self._pending_subscribes and not _permits(principal, before):
+            return "its permissions have changed"
+        return ""
 
     # --- requests -------------------------------------------------------------------------------------------
 
@@ -437,6 +470,17 @@ class Session:
         assert self._realm is not None  # the table leads here from ESTABLISHED only
         assert self.principal is not None
         return self._realm, self.principal
+
+
+def _may_hold(principal: Principal, topic: str, match: uri.Match) -> bool:
+    return principal.may_subscribe(topic, match) and (principal.meta_api or not uri.is_reserved(topic))
+
+
+def _permits(principal: Principal, before: Principal) -> bool:
+    """Whether a principal may subscribe all that another one may."""
+    return all(each.startswith(principal.subscribe) for each in before.subscribe) and (
+        principal.meta_api or not before.meta_api
+    )
 
 
 def _meta_api_refusal(subject: str, principal: Principal) -> WampRefusal:

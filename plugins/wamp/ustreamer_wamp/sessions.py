@@ -9,6 +9,7 @@ The streamer has the sessions in its own process (`LocalSessions`), or in a chil
 
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Protocol
 
 from ustreamer.core.base.clock import Clock
@@ -80,6 +81,8 @@ class Sessions:
             self.counts,
         )
         self.router = WampRouter(config, clock, self.bridge, counts=self.counts, tick=self.bridge.tick)
+        # One thread: changes of users take effect in order. It starts with the first one.
+        self._changing_users = ThreadPoolExecutor(1, "wamp users")
 
     def open(self, topics: Collection[UUri]) -> None:
         """Listen. `topics` are those of the configuration."""
@@ -87,6 +90,10 @@ class Sessions:
         server.open()
         server.run_on_loop(self.bridge.usubscription.unsubscribe_stale_sessions, self._place.authority)
         server.run_on_loop(self.pattern_subscriptions.configure, topics)
+
+    def change_users(self, config: WampConfig) -> None:
+        """Take the users of another section soon: PBKDF2 takes up to a second for each changed password."""
+        self._changing_users.submit(self.router.change_users, config)
 
     def deliver(self, batch: VehicleBatch) -> None:
         """Deliver messages of the vehicle."""

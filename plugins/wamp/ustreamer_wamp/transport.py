@@ -68,6 +68,10 @@ class SessionsPort(Protocol):
         """Refuse new sessions."""
         ...
 
+    def change_users(self, config: WampConfig) -> None:
+        """Take the users of another section; sessions that they do not permit end soon."""
+        ...
+
     def close(self) -> None:
         """Deliver what waits, and end all sessions. May be repeated."""
         ...
@@ -152,6 +156,11 @@ class WampTransport(EndpointTransport):
     def open(self) -> None:
         self._receiving = True
         self.sessions.open(self._context.topics())
+
+    def reconfigure(self, config: WampEndpoint) -> None:
+        """The plugin has permitted the change: users, anonymous clients, and access rules, which the router reads."""
+        self._section = config.section
+        self.sessions.change_users(config.section)
 
     def stop_receiving(self) -> None:
         """Refuse new sessions and publications; existing sessions get queued messages."""
@@ -346,6 +355,7 @@ _COUNTED: Final = dict.fromkeys(
         "refused_too_many",
         "remote_subscriptions",
         "sessions",
+        "sessions_revoked",
         "sessions_now",
         "subscriptions_now",
         "unfinished_bytes",

@@ -30,6 +30,7 @@ AUDITED: Final = frozenset(
         "streamer.reloaded",
         "usubscription.reset_requested",
         "wamp.login_limit",
+        "wamp.session_revoked",
     }
 )
 """Log events that are audited."""

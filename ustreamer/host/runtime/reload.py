@@ -124,9 +124,13 @@ def _is_reloadable(key: str) -> bool:
 def _tree(config: StreamerConfig) -> _Tree:
     tree: _Tree = msgspec.to_builtins(config, enc_hook=str)
     del tree["base"]  # relative paths are resolved already
+    # The plugin decides about the keys of an endpoint that its section adds.
+    for plugin in config.plugins.values():
+        for name in plugin.endpoints(config.authority) if hasattr(plugin, "endpoints") else ():
+            tree["endpoints"].pop(name, None)
     # Limits of an added or removed endpoint are no separate change.
     tree["egress"] = {
-        name: limits for name, limits in tree["egress"].items() if name in {"default", *tree["endpoints"]}
+        name: limits for name, limits in tree["egress"].items() if name in {"default", *config.endpoints}
     }
     return tree
 

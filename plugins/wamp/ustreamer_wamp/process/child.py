@@ -109,6 +109,8 @@ class StreamerLink(asyncio.Protocol):
                     dropped[rate_entity(self._authority, rate), UUri.parse(topic)] = count
                 case frames.SeenTopic(topic):
                     self.sessions.pattern_subscriptions.observe(UUri.parse(topic))
+                case frames.ChangeUsers(config):
+                    self.sessions.change_users(frames.unpack_config(config))
                 case frames.StopAccepting():
                     self.sessions.router.server.stop_accepting()
                 case frames.Close():

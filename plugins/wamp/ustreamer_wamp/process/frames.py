@@ -61,7 +61,15 @@ class Close(msgspec.Struct, frozen=True, array_like=True, tag=7):
     """End all sessions, and the process."""
 
 
-ToSessions: TypeAlias = Start | Event | Addressed | DroppedEvents | SeenTopic | StopAccepting | Close
+class ChangeUsers(msgspec.Struct, frozen=True, array_like=True, tag=8):
+    """Take the users of this `WampConfig`."""
+
+    config: bytes
+
+
+ToSessions: TypeAlias = (
+    Start | Event | Addressed | DroppedEvents | SeenTopic | StopAccepting | Close | ChangeUsers
+)
 
 
 class Ready(msgspec.Struct, frozen=True, array_like=True, tag=1):

@@ -69,6 +69,8 @@ class SessionsProcess:
         self.urls: list[str] = []
         """The listening addresses, with the assigned port in place of 0."""
         self._config = config
+        self._child_config = config
+        """The section that the child has. The thread `wamp feed` sends it another one."""
         self._place = place
         self._streamer = streamer
         self._process: subprocess.Popen[bytes] | None = None
@@ -99,6 +101,10 @@ class SessionsProcess:
             thread = Thread(target=run, name=name, daemon=True)
             self._threads.append(thread)
             thread.start()
+
+    def change_users(self, config: WampConfig) -> None:
+        self._config = config
+        self._has_work.set()
 
     def stop_accepting(self) -> None:
         self._control_frames.append(frames.StopAccepting())
@@ -178,10 +184,13 @@ class SessionsProcess:
             self._end_process()
             raise
         self._socket = ours
+        self._has_work.set()  # for a section that has changed during the start
 
     def _exchange_first_frames(self, connected: socket.socket) -> None:
         # After a restart the same ports: clients come back to them.
-        config = msgspec.structs.replace(self._config, listen=tuple(self.urls)) if self.urls else self._config
+        self._child_config = config = self._config
+        if self.urls:
+            config = msgspec.structs.replace(config, listen=tuple(self.urls))
         topics = [str(each) for each in (*self._topics, *self._known_topics)]
         connected.sendall(frames.pack(frames.Start(frames.pack_config(config), self._place, topics)))
         connected.settimeout(_START_S)
@@ -272,6 +281,10 @@ class SessionsProcess:
             self._count_lost(batch)
             return
         found = [frames.pack(self._control_frames.popleft()) for _ in range(len(self._control_frames))]
+        config = self._config
+        if config is not self._child_config:
+            self._child_config = config
+            found.append(frames.pack(frames.ChangeUsers(frames.pack_config(config))))
         found += [frames.pack(self._addressed_frame(each)) for each in batch.addressed]
         found += [
             frames.pack(frames.DroppedEvents(entity.ue_instance, str(topic), events))
