@@ -381,6 +381,13 @@ class EndpointTransport(UTransport):
         """
         return ""
 
+    def refused_by_peer(self) -> Mapping[tuple[str, str], int]:
+        """Refused input by (reason, peer): as `statistics` counts it under `refused_<reason>`, for peers it knows.
+
+        A bounded part is enough. The streamer reads it once a second and reports peers that are refused often.
+        """
+        return {}
+
     def subscription_directory(self, changed: Callable[[], None]) -> SubscriptionDirectory | None:
         """Subscriptions behind the endpoint that no uSubscription holds; None: there are none.
 

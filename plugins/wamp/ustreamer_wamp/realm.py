@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from ustreamer.core.base.peer_refusals import PeerRefusals
 from ustreamer_wamp.auth import Authenticator, UserTable
 from ustreamer_wamp.broker import Broker, BrokerSubscription
 from ustreamer_wamp.errors import WampRefusal
@@ -120,6 +121,8 @@ class Realm:
         env: Env,
         counts: Counter[str] | None = None,
     ) -> None:
+        self.refusals = PeerRefusals()
+        """Refused connections, logins and requests by address."""
         self.name = name
         self.authenticator = authenticator
         self.env = env

@@ -224,6 +224,9 @@ class Session:
             return
         self._realm.authenticator.record_failure(self._peer, principal.authid, self._env.monotonic_ns())
         self._realm.counts["authentications_denied"] += 1
+        self._realm.refusals.add("login_failed", self._peer)
+        extra = {"peer": self._peer, "authid": principal.authid, "method": principal.method}
+        log.info("wamp.login_failed", extra={**extra, **limited(self._peer)})
         self._abort(
             errors.AUTHENTICATION_DENIED,
             f"{self._challenge.method}: wrong answer, or no such user",
@@ -235,6 +238,7 @@ class Session:
         if not realm.authenticator.is_blocked(self._peer, authid, self._env.monotonic_ns()):
             return False
         realm.counts["refused_login_limit"] += 1
+        realm.refusals.add("login_limit", self._peer)
         log.warning("wamp.login_limit", extra={"peer": self._peer, **limited(self._peer)})
         self._abort(errors.AUTHENTICATION_DENIED, "too many failures: try again in a minute", POLICY)
         return True
@@ -448,6 +452,7 @@ class Session:
             return
         if not principal.meta_api:
             realm.counts["refused_meta_api"] += 1
+            realm.refusals.add("meta_api", self._peer)
             self._send_error(Code.CALL, request, _meta_api_refusal(procedure, principal))
             return
         found = called(realm.broker, args or [])

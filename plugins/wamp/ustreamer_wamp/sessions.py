@@ -102,6 +102,10 @@ class Sessions:
         self.bridge.report_dropped(self.router.realm, batch.dropped)
         self.bridge.deliver_events(self.router.realm, batch.events)
 
+    def refused_by_peer(self) -> Mapping[tuple[str, str], int]:
+        """Refused connections, logins and requests by reason and address. Safe from any thread."""
+        return self.router.realm.refusals.counts()
+
     def gauges(self) -> dict[str, int]:
         """The numbers of sessions and of subscriptions now. Safe from any thread."""
         return {

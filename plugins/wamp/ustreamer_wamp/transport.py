@@ -95,6 +95,10 @@ class SessionsPort(Protocol):
         """Counters, and the numbers of sessions and subscriptions."""
         ...
 
+    def refused_by_peer(self) -> Mapping[tuple[str, str], int]:
+        """Refused connections, logins and requests by reason and address."""
+        ...
+
 
 class WampTransport(EndpointTransport):
     """All sessions of the section. Construction touches nothing."""
@@ -321,6 +325,9 @@ class WampTransport(EndpointTransport):
         self._rebuild_scheduled = False
         self._on_directory_change()
 
+    def refused_by_peer(self) -> Mapping[tuple[str, str], int]:
+        return self.sessions.refused_by_peer()
+
     # --- reading --------------------------------------------------------------------------------------------
 
     def statistics(self) -> Mapping[str, int]:
@@ -333,6 +340,7 @@ class WampTransport(EndpointTransport):
 _COUNTED: Final = dict.fromkeys(
     (
         "accept_failures",
+        "authentications_denied",
         "connections",
         "events_conflated",
         "events_dropped",

@@ -245,6 +245,7 @@ _LABELS: Final[Mapping[str, set[str]]] = {
     "ustreamer_delivery_latency_seconds": {"endpoint", "ingress", "le"},
     "ustreamer_queue_wait_seconds": {"endpoint", "ingress", "le"},
     "ustreamer_dead_letters": {"endpoint", "reason"},
+    "ustreamer_intrusions": {"endpoint", "reason"},
     "ustreamer_subscriber_queue_messages": {"endpoint", "subscriber"},
     "ustreamer_subscriber_queue_bytes": {"endpoint", "subscriber"},
     "ustreamer_subscriber_queue_failures": {"endpoint", "subscriber"},

@@ -15,6 +15,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager
 from threading import Lock, RLock
 
+from ustreamer.core.base.peer_refusals import PeerRefusals
 from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import Ledger, Verdict
 from ustreamer.core.delivery.outgoing_batch import OutgoingBatch
@@ -68,6 +69,7 @@ class Ingress:
         self.plugin_errors = PluginErrors(name)
         self.held = 0  # messages that filters hold at present
         self.refused: dict[str, int] = dict.fromkeys(_REASONS, 0)
+        self.denied_by_authority = PeerRefusals()
         self._dispatcher = dispatcher
         self._router = dispatcher.router
         self._closed: RoutingDecision | None = None
@@ -500,6 +502,7 @@ class Ingress:
             return
         if decision.verdict is Verdict.DENIED:
             self.refused[decision.denied_as] += 1
+            self.denied_by_authority.add(decision.denied_as, message.attributes.source.authority_name)
         else:
             self._dispatcher.dead_letter(message, decision.reason, self.name, 0, now_ns, now_ns, self.name)
         if not decision.silent:

@@ -6,6 +6,7 @@ from typing import Protocol
 
 import msgspec
 
+from ustreamer.core.base.peer_refusals import Intrusion
 from ustreamer.core.delivery.ledger import LedgerSnapshot
 from ustreamer.core.dispatch.delivery_registry import TargetStatistics
 from ustreamer.core.storage.store_states import StoreState
@@ -59,6 +60,7 @@ class StreamerStatistics(msgspec.Struct, frozen=True):
     """Topics and patterns whose dispatch a subscriber has stopped; each subscriber counts."""
     stores: Mapping[str, StoreState] = {}
     log_suppressed: Mapping[str, int] = {}
+    intrusions: tuple[Intrusion, ...] = ()
 
 
 class Redriven(msgspec.Struct, frozen=True):

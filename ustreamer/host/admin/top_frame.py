@@ -3,6 +3,8 @@
 
 import msgspec
 
+from ustreamer.core.base.peer_refusals import Intrusion
+
 
 class TopTarget(msgspec.Struct, frozen=True):
     """A target of a topic: counters since its first subscription, and the latency in the interval (None: no message)."""
@@ -67,3 +69,4 @@ class TopFrame(msgspec.Struct, frozen=True, tag="frame", tag_field="line"):
     endpoints: tuple[TopEndpoint, ...]
     targets: tuple[TopTarget, ...]
     problems: tuple[TopProblem, ...]
+    intrusions: tuple[Intrusion, ...] = ()

@@ -11,6 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
+from ustreamer.core.base.peer_refusals import Intrusion
 from ustreamer.host.admin.server import (
     SOCKET,
     PluginsRequest,
@@ -23,7 +26,7 @@ from ustreamer.host.admin.server import (
 )
 from ustreamer.host.cli.format import format_time
 from ustreamer.host.cli.tap_command import show_tap
-from ustreamer.host.cli.top_command import is_terminal, run_live
+from ustreamer.host.cli.top_command import format_intrusion, is_terminal, run_live
 from ustreamer.host.config.config import ConfigError, read
 from ustreamer.host.storage import dead_letter_store
 from ustreamer.host.storage.dead_letter_store import DIRECTORY, StoredDeadLetter
@@ -100,6 +103,8 @@ def _top(arguments: argparse.Namespace) -> int:
         print(f"store {path}: refused={store['refused']} {state}")
     if statistics["log_suppressed"]:
         print(f"log lines suppressed: {_format_counters(statistics['log_suppressed'])}")
+    for intrusion in statistics["intrusions"]:
+        print(f"refused: {format_intrusion(msgspec.convert(intrusion, Intrusion))}")
     for queue in statistics["egress_queues"]:
         name, fullest = queue.pop("endpoint"), queue.pop("fullest")
         print(f"{name}: {_format_counters(queue | statistics['endpoints'].get(name, {}))}")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
+from ustreamer.core.base.peer_refusals import Intrusion
 from ustreamer.host.admin.server import SOCKET, TopRequest, stream_lines
 from ustreamer.host.admin.top_frame import TopEndpoint, TopFrame, TopTarget
 from ustreamer.host.cli.format import format_time
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 _OK: Final = 0
 _NS_PER_S: Final = 1_000_000_000
 _SHOWN_PROBLEMS: Final = 6
+_SHOWN_INTRUSIONS: Final = 4
 _OTHER_LINES: Final = 14  # headings and borders
 _OLD_MS: Final = 1_000
 
@@ -135,6 +137,14 @@ def slow_receivers(frame: TopFrame, previous: TopFrame | None) -> list[str]:
     return found
 
 
+def format_intrusion(each: Intrusion) -> str:
+    """A peer that is refused often, as a sentence."""
+    return (
+        f"{each.peer} at {each.endpoint}: {each.refusals} refusals ({each.reason}) since "
+        f"{format_time(each.since_ms)}, {each.per_s:.1f} per second"
+    )
+
+
 def _key(target: TopTarget) -> tuple[str, str, str, str | None]:
     return target.topic, target.ingress, target.endpoint, target.subscriber
 
@@ -152,6 +162,7 @@ def screen_of(frame: TopFrame, previous: TopFrame | None, sort: str, height: int
     from rich.text import Text
 
     slow = slow_receivers(frame, previous)
+    slow += [f"refused  {format_intrusion(each)}" for each in frame.intrusions[:_SHOWN_INTRUSIONS]]
     problems = [f"{format_time(each.time_ms)}  {each.text}" for each in frame.problems[-_SHOWN_PROBLEMS:]]
     used = _OTHER_LINES + len(frame.endpoints) + len(slow) + len(problems)
     rows = target_rows(frame, previous, sort)

@@ -5,6 +5,7 @@ Units are in the names. Labels are names of endpoints, verdicts, reasons and sto
 code bound. Topics and subscribers are labels only of the N busiest (`[observe] top`).
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -75,6 +76,7 @@ def metric_families(snapshot: MetricsSnapshot) -> Iterator[Metric]:
         make = _counter if metric.counts else _gauge
         yield make(metric.name, metric.text, [(labels, metric.value(each)) for labels, each in endpoints])
     yield from _labelled(snapshot.endpoints)
+    yield from _intrusions(snapshot)
     yield from _targets(snapshot)
     yield from _dead_letters(snapshot)
     yield from _stores(snapshot)
@@ -270,6 +272,23 @@ def _transport_numbers(endpoints: Sequence[EndpointSnapshot], label: str, *, pre
         and name not in _PLUGIN_ERRORS
         and name not in _BACKPRESSURE
     ]
+
+
+def _intrusions(snapshot: MetricsSnapshot) -> Iterator[Metric]:
+    peers = Counter(each.endpoint for each in snapshot.intrusions)
+    yield _gauge(
+        "ustreamer_intrusion_peers",
+        "Peers that are refused again and again: `ustreamer top` names them.",
+        [({"endpoint": each.name}, peers[each.name]) for each in snapshot.endpoints],
+    )
+    yield _counter(
+        "ustreamer_intrusions",
+        "How often a peer began to be refused again and again.",
+        [
+            ({"endpoint": endpoint, "reason": reason}, count)
+            for (endpoint, reason), count in sorted(snapshot.intrusions_begun.items())
+        ],
+    )
 
 
 # --- topics and subscribers ------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from ustreamer.core.base.links import LinkState
+from ustreamer.core.base.peer_refusals import Intrusion
 from ustreamer.core.delivery.ledger import Verdict, snapshot
 from ustreamer.core.dispatch.delivery_registry import TargetStatistics
 from ustreamer.core.dispatch.dispatcher import Dispatcher
@@ -67,6 +68,10 @@ class MetricsSnapshot(NamedTuple):
     dead_letter_limits: DeadLettersConfig
     stores: Sequence[StoreSnapshot]
     stopped_topics: int
+    intrusions: Sequence[Intrusion]
+    """Those of now."""
+    intrusions_begun: Mapping[tuple[str, str], int]
+    """By endpoint and reason."""
 
 
 class EndpointSource(NamedTuple):

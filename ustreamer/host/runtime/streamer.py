@@ -56,6 +56,7 @@ from ustreamer.host.config.config import (
     sibling_authorities,
 )
 from ustreamer.host.egress.endpoint_queue import EndpointQueue, EndpointQueueStatistics
+from ustreamer.host.observe.intrusions import IntrusionMonitor
 from ustreamer.host.runtime import logs, plugins
 from ustreamer.host.runtime.advertiser import PeerWatcher, SubscribedTopics, TopicAdvertiser
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
@@ -119,6 +120,7 @@ class Streamer:
         self.audit: AuditLog | None = None
         """Set before `start`: who subscribed and who was denied."""
         self._timers = TimerThread(clock)
+        self.intrusions = IntrusionMonitor()
         authorities = endpoint_by_authority(config)
         # Replaced below, with the hosted services.
         self._authority_table = AuthorityTable(authorities)
@@ -399,6 +401,7 @@ class Streamer:
                 transport.open()
             for ids in self._restored_ids:  # read by the transports
                 ids.clear()
+            self._watch_intrusions()
             self._peer_watcher.announce()
             self._subscribed_topics.share_all()  # again: only an open transport can prepare
             self._plugins.hook.ustreamer_started(dispatcher=self.dispatcher)
@@ -414,6 +417,15 @@ class Streamer:
         """Write the log lines that their limit held back, now and every second from now on."""
         logs.write_due()
         self._timers.schedule(self._clock.monotonic_ns() + _NS_PER_S, self._write_due_log_lines)
+
+    def _watch_intrusions(self) -> None:
+        """Report peers that are refused often, now and every second from now on."""
+        by_peer = {each.name: dict(each.denied_by_authority.counts()) for each in self.dispatcher.ingresses()}
+        for name, transport in self.transports.items():
+            by_peer[name].update(transport.refused_by_peer())
+        now_ns = self._clock.monotonic_ns()
+        self.intrusions.observe(self.endpoints(), by_peer, now_ns, self._clock.wall_ms())
+        self._timers.schedule(now_ns + _NS_PER_S, self._watch_intrusions)
 
     def _restore(self) -> None:
         """Queue the messages of earlier processes first: no new message may overtake them."""
@@ -659,6 +671,7 @@ class Streamer:
             len(list(self._paused.all_paused())),
             self.context.stores.snapshot(),
             logs.suppressed_lines(),
+            self.intrusions.present(),
         )
 
     def diagnosis_sources(self, *, router: Router | None = None) -> "DiagnosisSources":
@@ -722,6 +735,8 @@ class Streamer:
             self._config.dead_letters,
             stores_below(self._config.state_dir, self.context.stores.snapshot()),
             sum(1 for _ in self._paused.all_paused()),
+            self.intrusions.present(),
+            self.intrusions.begun(),
         )
 
     @cached_property

@@ -163,6 +163,7 @@ class TopStream:
             tuple(_endpoint(each, link_ms.get(each.name)) for each in snapshot.endpoints),
             self._targets(snapshot),
             problems_of(sources.events.letters(), recent_log().lines()),
+            tuple(snapshot.intrusions),
         )
 
     def _targets(self, snapshot: MetricsSnapshot) -> tuple[TopTarget, ...]:

@@ -17,6 +17,7 @@ from typing import ClassVar, Final, Required, TypedDict, Unpack
 import msgspec
 
 from ustreamer.core.base.log_limit import limited
+from ustreamer.core.base.peer_refusals import PeerRefusals
 from ustreamer_wamp import errors
 from ustreamer_wamp.codec import Serializer
 from ustreamer_wamp.connections.admission import Admission, Allowance, Precedence, share_of
@@ -56,6 +57,7 @@ class ConnectionContext(msgspec.Struct, frozen=True):
     pong_timeout_ns: int
     close_timeout_ns: int
     counts: Counter[str]
+    refusals: PeerRefusals = msgspec.field(default_factory=PeerRefusals)
 
 
 class ConnectionOptions(TypedDict, total=False):
@@ -240,11 +242,15 @@ class Connection(asyncio.Protocol):
         self._refuse_input("refused_control_frames", f"more than {most} control frames a second")
         return False
 
+    def _count_refusal(self, counter: str) -> None:
+        self._context.counts[counter] += 1
+        self._context.refusals.add(counter.removeprefix("refused_"), self.share or "unix")
+
     def _refuse_input(self, counter: str, reason: str) -> None:
         """End a connection that exceeds an allowance; nothing more is read."""
         if self._is_ending:
             return
-        self._context.counts[counter] += 1
+        self._count_refusal(counter)
         self._log_ended(reason)
         if self.session is not None:
             self.session.kill(errors.TOO_MANY, reason)
@@ -254,7 +260,7 @@ class Connection(asyncio.Protocol):
 
     def evict(self, reason: str) -> None:
         """End this connection at once: others need its place or its memory."""
-        self._context.counts["evicted"] += 1
+        self._count_refusal("evicted")
         self._log_ended(reason)
         self._context.admission.remove(self)
         self.abort()
@@ -381,7 +387,7 @@ class Connection(asyncio.Protocol):
             and self._message_bytes
             and now_ns - self._message_since_ns >= self._context.message_timeout_ns
         ):
-            self._context.counts["message_timeouts"] += 1
+            self._count_refusal("message_timeouts")
             self._log_ended("a message was not complete in time")
             self.abort()
             return

@@ -71,7 +71,7 @@ class RawSocketConnection(Connection):
             hello = bytes(self._buffer[:4])
             del self._buffer[:4]
             if not self._handshake(hello):
-                self._context.counts["refused_handshake"] += 1
+                self._count_refusal("refused_handshake")
                 self._close_after_write()
                 return
         at, buffer = 0, self._buffer
@@ -127,7 +127,7 @@ class RawSocketConnection(Connection):
 
     def _reject_frame(self, header: int, size: int) -> None:
         assert self.session is not None
-        self._context.counts["refused_frame"] += 1
+        self._count_refusal("refused_frame")
         self._buffer.clear()
         self.session.abort_protocol_violation(
             f"a frame of type {header >> 24} and {size} bytes: "

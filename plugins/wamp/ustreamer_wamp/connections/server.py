@@ -92,6 +92,7 @@ class WampServer:
             pong_timeout_ns=config.pong_timeout_s * _NS_PER_S,
             close_timeout_ns=5 * _NS_PER_S,
             counts=counts,
+            refusals=next(iter(realms.values())).refusals,
         )
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="wamp", daemon=True)
@@ -227,6 +228,7 @@ class WampServer:
         )
         if reason:
             self._counts["refused_too_many"] += 1
+            self._context.refusals.add("too_many", share or "unix")
             log.warning(
                 "wamp.client_refused", extra={"peer": share or "unix", "reason": reason, **limited(share)}
             )
@@ -273,6 +275,7 @@ class WampServer:
             # Its frames and itself are a cycle with the TLS buffers of asyncio, 256 KiB, until a garbage collection.
             error.__traceback__ = None
             self._counts["refused_tls_handshake"] += 1
+            self._context.refusals.add("tls_handshake", connection.share)
             self._on_closed(connection)
 
     def _make_connection(self, listen: ListenAddress, options: ConnectionOptions) -> Connection:

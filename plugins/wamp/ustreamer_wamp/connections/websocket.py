@@ -173,10 +173,10 @@ class WebSocketConnection(Connection):
                 self._on_frame(event)
         self._send_pending()
         if protocol.handshake_exc is not None and self.session is None:
-            self._context.counts["refused_handshake"] += 1
+            self._count_refusal("refused_handshake")
             self._close_after_write()
         elif protocol.parser_exc is not None and self.session is not None:
-            self._context.counts["refused_frame"] += 1
+            self._count_refusal("refused_frame")
             self.session.on_connection_lost()
             self._close_after_write()
 
@@ -191,7 +191,7 @@ class WebSocketConnection(Connection):
         if self.refusal_reason:
             refusal = HTTPStatus.SERVICE_UNAVAILABLE, self.refusal_reason
         if refusal is not None:
-            self._context.counts["refused_handshake"] += 1
+            self._count_refusal("refused_handshake")
             protocol.send_response(protocol.reject(refusal[0], f"{refusal[1]}\n"))
             return
         response = protocol.accept(request)

@@ -159,7 +159,8 @@ class StreamerLink(asyncio.Protocol):
         asyncio.get_running_loop().call_later(_REPORT_S, self._report)
 
     def report(self) -> frames.Report:
-        return frames.Report(dict(self.sessions.counts), self.sessions.gauges())
+        refusals = [(*key, count) for key, count in self.sessions.refused_by_peer().items()]
+        return frames.Report(dict(self.sessions.counts), self.sessions.gauges(), refusals)
 
     def send(self, frame: frames.FromSessions) -> None:
         data = frames.pack(frame)

@@ -101,10 +101,11 @@ class PatternChange(msgspec.Struct, frozen=True, array_like=True, tag=4, gc=Fals
 
 
 class Report(msgspec.Struct, frozen=True, array_like=True, tag=5):
-    """The counters of the child, and its numbers of now."""
+    """The counters of the child, its numbers of now, and refusals with their reason and peer."""
 
     counts: dict[str, int]
     gauges: dict[str, int]
+    refusals: list[tuple[str, str, int]] = []
 
 
 class ForwardedLog(msgspec.Struct, frozen=True, array_like=True, tag=6):

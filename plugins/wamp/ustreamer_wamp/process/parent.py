@@ -153,6 +153,9 @@ class SessionsProcess:
     def session_count(self) -> int:
         return self._report.gauges.get("sessions_now", 0)
 
+    def refused_by_peer(self) -> Mapping[tuple[str, str], int]:
+        return {(reason, peer): count for reason, peer, count in self._report.refusals}
+
     def statistics(self) -> Mapping[str, int]:
         report = self._report
         return {**(self._counts + self._earlier_counts + Counter(report.counts)), **report.gauges}

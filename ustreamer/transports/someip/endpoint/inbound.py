@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
+from ustreamer.core.base.peer_refusals import PeerRefusals
 from ustreamer.transports.someip.endpoint.event_batcher import EventBatcher
 from ustreamer.transports.someip.endpoint.listeners import Listeners
 from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress, format_address
@@ -85,6 +86,7 @@ class Inbound:
         )
         self._reported: set[type[Exception]] = set()
         self._refused = dict.fromkeys([*_REASONS, *reasons], 0)
+        self.refused_by_host = PeerRefusals()
         self._datagrams = self._received = self._no_listener = self._listener_errors = 0
 
     # --- datagrams ----------------------------------------------------------------------------------------------------
@@ -211,6 +213,7 @@ class Inbound:
     # [impl->COMPAT-1201]
     def count_refusal(self, reason: str, address: Address, refused: object) -> None:
         self._refused[reason] += 1
+        self.refused_by_host.add(reason, address[0])
         if self._refused[reason] == 1:  # the first one shows the cause; the others are counted
             log.warning(
                 "someip.refused",

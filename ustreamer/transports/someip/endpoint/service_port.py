@@ -156,6 +156,9 @@ class ServicePort:
         except UStatusError:
             return  # the client repeats its request
 
+    def refused_by_peer(self) -> Mapping[tuple[str, str], int]:
+        return self._inbound.refused_by_host.counts()
+
     def statistics(self) -> Mapping[str, int]:
         """Counters as those of the endpoint."""
         return {

@@ -799,6 +799,12 @@ class SomeipTransport(EndpointTransport, PeerTransport):
             (ReceivingThread(f"someip {self._name}", loop.turns, waiting=False),) if loop.is_running else ()
         )
 
+    def refused_by_peer(self) -> Mapping[tuple[str, str], int]:
+        found = Counter(self._inbound.refused_by_host.counts())
+        for port in self._service_ports:
+            found.update(port.refused_by_peer())
+        return found
+
     def statistics(self) -> Mapping[str, int]:
         """Counters since the start.
 
