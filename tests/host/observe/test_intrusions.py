@@ -93,12 +93,12 @@ def test_work_that_other_streamers_do_is_no_intrusion(watch: Watch) -> None:
     assert watch.observe({"deferred_to_peer": 1000, "duplicate": 1000}) == []
 
 
-def test_a_counter_that_starts_again_is_no_intrusion(watch: Watch) -> None:
-    for count in (1000, 3):
-        watch.observe({}, access={"phone": count})
-    assert watch.observe({}, access={"phone": 5}) == []
-    assert watch.observe({}, access={"phone": 25}) == []  # one intrusion has begun already
-    assert watch.monitor.begun() == {("cloud", "access"): 1}
+def test_an_intrusion_is_found_after_a_counter_has_started_again(watch: Watch) -> None:
+    """A process that is started again, and a peer that was forgotten, count from 0."""
+    for count in range(0, 90, 3):
+        assert watch.observe({}, access={"phone": count}) == []
+    assert watch.observe({}, access={"phone": 3}) == []
+    assert watch.observe({}, access={"phone": 30}) == ["observe.intrusion_began cloud access phone 30"]
 
 
 def test_what_is_watched_and_listed_is_bounded(watch: Watch) -> None:
