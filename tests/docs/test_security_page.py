@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SECURITY.md names tests for each attack that succeeded once, in footnotes, and each named test exists."""
+"""SECURITY.md names tests for each attack that succeeded once and for each quota, in footnotes, and each named test exists."""
 
 import re
 
@@ -8,17 +8,22 @@ import pytest
 from tests.docs.test_delivery_page import REPO, footnotes, functions_in
 
 PAGE = (REPO / "SECURITY.md").read_text(encoding="utf-8")
-SECTION = PAGE.partition("## Attacks that succeeded once")[2].partition("\n## ")[0]
-NOTES = footnotes(SECTION)
-ROWS = [line for line in SECTION.splitlines() if line.startswith("| ")][1:]
+SECTIONS = {
+    title: PAGE.partition(f"## {title}")[2].partition("\n## ")[0]
+    for title in ("Attacks that succeeded once", "Quotas")
+}
+NOTES = footnotes("".join(SECTIONS.values()))
 
 
-def test_each_of_the_eleven_attacks_names_a_test() -> None:
-    assert len(ROWS) == 11
-    used = [re.findall(r"\[\^(\w+)\]", row) for row in ROWS]
-    assert [len(each) for each in used] == [1] * 11
-    assert {each for [each] in used} == NOTES.keys()
-    assert [note for note, tests in NOTES.items() if not tests] == []
+@pytest.mark.parametrize(("title", "count"), [("Attacks that succeeded once", 11), ("Quotas", 9)])
+def test_each_row_names_a_test(title: str, count: int) -> None:
+    rows = [line for line in SECTIONS[title].splitlines() if line.startswith("| ")][1:]
+    assert len(rows) == count
+    used = [re.findall(r"\[\^(\w+)\]", row) for row in rows]
+    assert [len(each) for each in used] == [1] * count
+    notes = footnotes(SECTIONS[title])
+    assert {each for [each] in used} == notes.keys()
+    assert [note for note, tests in notes.items() if not tests] == []
 
 
 @pytest.mark.parametrize(

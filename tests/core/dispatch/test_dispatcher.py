@@ -420,6 +420,23 @@ def test_a_sender_that_invents_topics_does_not_fill_memory(build: "type[World]")
     assert world.ledger().delivered == 100
 
 
+def test_an_authority_that_invents_topics_displaces_no_target_of_others(build: "type[World]") -> None:
+    """A displaced target would lose its counters, and its rate limit would start again."""
+    world = build(route_limit=8)
+    for authority in ("hpc", "cloud"):
+        world.directory.subscribe(any_at(authority), DASH)
+    others = [UUri("hpc", 0x100 + n, 1, 0x8000) for n in range(4)]
+    for topic in others:
+        world.receive("backbone", event(world, topic))
+    for n in range(100):
+        world.receive("backbone", event(world, UUri("cloud", 0x100 + n, 1, 0x8000)))
+    for topic in others:
+        world.receive("backbone", event(world, topic))
+    kept = {each.topic: each.received for each in world.dispatcher.target_statistics()}
+    assert [kept.get(topic) for topic in others] == [2] * 4
+    assert len(kept) == 8
+
+
 def test_above_the_limit_the_oldest_topic_is_evicted_alone(build: "type[World]") -> None:
     """Its rate limit starts again with its next message. Those of the others go on."""
     world = build(route_limit=16)

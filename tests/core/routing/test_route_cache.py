@@ -163,3 +163,26 @@ def test_an_indexed_cache_has_the_routes_of_one_without_index(steps: list[object
                 repr(key) for key in cache if isinstance(key, UAttributes)
             )
             assert all(cache._by_source.values()), "no empty entry stays"
+
+
+def test_an_authority_that_fills_the_cache_displaces_no_route_of_others() -> None:
+    cache = RouteCache(10)
+
+    def publication(authority: str, number: int) -> UAttributes:
+        return UAttributes(type=UMessageType.PUBLISH, source=UUri(authority, number, 1, 0x8000))
+
+    others = [publication("chassis", number) for number in range(5)]
+    for key in others:
+        cache.add(key, ROUTE)
+    flood = [publication("hostile", number) for number in range(1000)]
+    for key in flood:
+        cache.add(key, ROUTE)
+        assert len(cache) <= 10
+    assert [*cache] == [*others, *flood[-5:]]
+    cache.drop_sources([others[0].source, flood[-1].source])
+    cache.add(publication("hostile", 1000), ROUTE)
+    cache.add(publication("hostile", 1001), ROUTE)
+    assert others[1] in cache
+    assert cache._authorities._keys.keys() == {"chassis", "hostile"}
+    cache.drop_sources([each.source for each in others])
+    assert cache._authorities._keys.keys() == {"hostile"}

@@ -100,6 +100,14 @@ def test_each_peer_and_each_event_has_its_own_first_line() -> None:
     assert log.numbers == [0, 3, 4]
 
 
+def test_one_peer_cannot_take_the_lines_of_others() -> None:
+    log = LimitedLog()
+    for _ in range(10 * EVENT_BURST):
+        log.log("hostile")
+    log.log("other")
+    assert [peer for _, peer, _, _ in log.written] == ["hostile", "other"]
+
+
 def test_any_number_of_peers_gets_the_allowance_of_the_event_only() -> None:
     log = LimitedLog()
     for peer in range(10 * MAX_TRACKED):

@@ -14,6 +14,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
+from ustreamer.core.base.fair_eviction import FairEviction
 from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import Verdict
 from ustreamer.core.delivery.outgoing_batch import OutgoingBatch
@@ -48,12 +49,16 @@ class DeliveryRegistry:
         limit: int,
         on_evicted: Callable[[UUri], None],
     ) -> None:
-        """At `limit` topics the oldest one is evicted; `on_evicted` receives it just before."""
+        """At `limit` topics the oldest one is evicted; `on_evicted` receives it just before.
+
+        An authority that has half of the topics gives up one of its own, so it displaces no topic of others.
+        """
         self._owner = owner
         self._dispatcher = dispatcher
         self._limit = limit
         self._on_evicted = on_evicted
         self._by_topic: OrderedDict[UUri, tuple[Delivery, ...]] = OrderedDict()
+        self._authorities: FairEviction[UUri] = FairEviction(limit)
         self._unicast: dict[str, Delivery] = {}
         # Weak: an outgoing batch ends with its last delivery.
         self._outgoing: WeakValueDictionary[tuple[str, UUri | None], OutgoingBatch] = WeakValueDictionary()
@@ -77,18 +82,24 @@ class DeliveryRegistry:
         )
         if deliveries:
             self._store(topic, deliveries)
-        else:
-            self._by_topic.pop(topic, None)
+        elif topic in self._by_topic:
+            self._remove(topic)
         return deliveries
 
     def _store(self, topic: UUri, deliveries: tuple[Delivery, ...]) -> None:
         # Bounded, because under a wildcard subscription the sender chooses the number of topics. The routes of an evicted
         # topic are dropped too: the topic could otherwise have two deliveries, each with its own filter.
-        if topic not in self._by_topic and len(self._by_topic) >= self._limit:
-            oldest = next(iter(self._by_topic))
-            self._on_evicted(oldest)
-            del self._by_topic[oldest]
+        if topic not in self._by_topic:
+            if len(self._by_topic) >= self._limit:
+                oldest = self._authorities.given_up(topic.authority_name) or next(iter(self._by_topic))
+                self._on_evicted(oldest)
+                self._remove(oldest)
+            self._authorities.add(topic.authority_name, topic)
         self._by_topic[topic] = deliveries
+
+    def _remove(self, topic: UUri) -> None:
+        del self._by_topic[topic]
+        self._authorities.remove(topic.authority_name, topic)
 
     def _with_period(self, delivery: Delivery | None, topic: UUri, target: Target, now_ns: int) -> Delivery:
         is_new = delivery is None

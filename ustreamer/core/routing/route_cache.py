@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from ustreamer.core.base.fair_eviction import FairEviction
 from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.routing.router import RoutingDecision
 from ustreamer.uprotocol.batch import MessageBatch
@@ -57,25 +58,34 @@ class CachedRoute(msgspec.Struct, frozen=True, gc=False):
 class RouteCache(BoundedCache[CacheKey, CachedRoute]):
     """Cached routes by key. Routes can be dropped by the source of their messages. Not locked.
 
+    At the limit an authority that has half of the routes gives up its oldest one. So it displaces no route of others.
+
     The sources are indexed from the first `index_sources` on: gateways with fewer topics than the limit need no index.
     """
 
     def __init__(self, limit: int) -> None:
         super().__init__(limit)
+        self._authorities: FairEviction[CacheKey] = FairEviction(limit)
         self._by_source: dict[UUri, dict[UAttributes, None]] | None = None
 
     def add(self, key: CacheKey, value: CachedRoute) -> None:
-        if self._by_source is None:
-            super().add(key, value)
-            return
-        if len(self) >= self.limit and key not in self:
-            oldest, _ = self.popitem(last=False)
-            self._remove_from_index(oldest)
+        if key not in self:
+            authority = _authority_of(key)
+            if len(self) >= self.limit:
+                oldest = self._authorities.given_up(authority)
+                self._remove(next(iter(self)) if oldest is None else oldest)
+            self._authorities.add(authority, key)
         self[key] = value
         self._add_to_index(key)
 
+    def _remove(self, key: CacheKey) -> None:
+        del self[key]
+        self._authorities.remove(_authority_of(key), key)
+        self._remove_from_index(key)
+
     def clear(self) -> None:
         super().clear()
+        self._authorities.clear()
         self._by_source = None
 
     def index_sources(self) -> None:
@@ -94,6 +104,7 @@ class RouteCache(BoundedCache[CacheKey, CachedRoute]):
             keys = [key for source in sources for key in self._by_source.pop(source, ())]
         for key in keys:
             del self[key]
+            self._authorities.remove(_authority_of(key), key)
 
     def _add_to_index(self, key: CacheKey) -> None:
         if self._by_source is not None and isinstance(key, UAttributes):
@@ -106,6 +117,11 @@ class RouteCache(BoundedCache[CacheKey, CachedRoute]):
         del keys[key]
         if not keys:
             del self._by_source[key.source]
+
+
+def _authority_of(key: CacheKey) -> str:
+    source = key.source if isinstance(key, UAttributes) else key[0]
+    return source.authority_name
 
 
 class ObservedRoute(msgspec.Struct, frozen=True):
