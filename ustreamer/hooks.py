@@ -34,7 +34,7 @@ from ustreamer.core.routing.identity import Peer
 from ustreamer.core.routing.router import Router
 from ustreamer.core.routing.subscriptions import SubscriptionDirectory, SubscriptionWatch
 from ustreamer.core.storage.store_states import StoreStates
-from ustreamer.transport_port import ConfigWarning, EndpointConfig, NamedPattern, TransportKind
+from ustreamer.transport_port import ConfigWarning, EndpointConfig, NamedPattern, PrivateFile, TransportKind
 from ustreamer.uprotocol.uattributes import UAttributes
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UStatus
@@ -164,6 +164,10 @@ class ReviewedConfig(Protocol):
 
     def warnings(self) -> Sequence[ConfigWarning]:
         """Settings of the section that are probably mistakes."""
+        ...
+
+    def private_files(self) -> Sequence[PrivateFile]:
+        """The files in the section that only the user of the streamer may read: keys."""
         ...
 
 

@@ -6,6 +6,7 @@ A transport is a kind (`TransportKind`) that a plugin names in `ustreamer_transp
 implement `PeerTransport` and `PeerTopicTransport`.
 """
 
+import stat
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -48,6 +49,14 @@ def is_loopback(host: str) -> bool:
     return host == "localhost" or host.startswith("127.") or host in {"::1", "[::1]"}
 
 
+def readable_by_all(path: Path) -> bool:
+    """Whether every user of this machine may read a file."""
+    try:
+        return bool(path.stat().st_mode & stat.S_IROTH)
+    except OSError:
+        return False
+
+
 class ConfigWarning(NamedTuple):
     """A setting that works and is probably a mistake; `advice` is a clause or "".
 
@@ -57,6 +66,13 @@ class ConfigWarning(NamedTuple):
     key: str
     text: str
     advice: str = ""
+
+
+class PrivateFile(NamedTuple):
+    """A file with a private key. `key` is its place in the section, such as "tls.key"."""
+
+    key: str
+    path: Path
 
 
 class NamedPattern(NamedTuple):
@@ -100,6 +116,14 @@ class EndpointConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     def bound_addresses(self) -> Sequence[BoundAddress]:
         """The addresses that `open` binds, as far as this section names them. No two endpoints may bind one address."""
+        return ()
+
+    def remote_key(self) -> str:
+        """The key that lets other machines reach the endpoint, or the endpoint reach them; "" if none does."""
+        return next((each.key for each in self.bound_addresses() if not is_loopback(each.host)), "")
+
+    def private_files(self) -> Sequence[PrivateFile]:
+        """The files in the section that only the user of the streamer may read: keys."""
         return ()
 
     def patterns(self) -> Sequence[NamedPattern]:

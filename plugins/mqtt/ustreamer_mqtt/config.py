@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from ustreamer.transport_port import ConfigWarning, EndpointConfig, is_loopback
+from ustreamer.transport_port import ConfigWarning, EndpointConfig, PrivateFile, is_loopback
 from ustreamer.uprotocol.ustatus import UStatusError
 from ustreamer.uprotocol.uuri import ANY_AUTHORITY, check_authority
 
@@ -129,6 +129,13 @@ class MqttEndpoint(EndpointConfig, frozen=True, kw_only=True):
             raise ValueError(f"broker: {self.broker!r}: {_FORM}")
         scheme, host = match["scheme"], match["host"].strip("[]")
         return BrokerAddress(scheme == "mqtts", host, int(match["port"] or _PORTS[scheme]))
+
+    def remote_key(self) -> str:
+        return "" if is_loopback(self.address.host) else "broker"
+
+    def private_files(self) -> Sequence[PrivateFile]:
+        key = None if self.tls is None else self.tls.key
+        return [] if key is None else [PrivateFile("tls.key", key)]
 
     def warnings(self) -> Sequence[ConfigWarning]:
         found = []

@@ -14,6 +14,7 @@ from ustreamer.core.routing.access import AccessRules
 from ustreamer.core.routing.identity import Identity
 from ustreamer.transport_port import (
     ConfigWarning,
+    PrivateFile,
     check_sender_rules,
     is_loopback,
 )
@@ -158,6 +159,10 @@ class WampConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             if isinstance(self.listen, str)
             else tuple(f"listen[{n}]" for n in range(len(self.listen)))
         )
+
+    def private_files(self) -> Sequence[PrivateFile]:
+        """See `ustreamer.hooks.ReviewedConfig`."""
+        return [] if self.tls is None else [PrivateFile("tls.key", self.tls.key)]
 
     def warnings(self) -> Sequence[ConfigWarning]:
         """See `ustreamer.hooks.ReviewedConfig`."""

@@ -23,7 +23,7 @@ from ustreamer.host.config.document import (
     value_at,
 )
 from ustreamer.host.config.secrets import exposed_secrets
-from ustreamer.transport_port import is_loopback
+from ustreamer.transport_port import readable_by_all
 from ustreamer.uprotocol.uuri import ANY_AUTHORITY
 
 _ABSENT: Final = object()
@@ -41,6 +41,7 @@ def review(document: TomlDocument, config: StreamerConfig, *, has_subscriptions:
         *_egress(document, config),
         *exposed_secrets(document),
         *_open_endpoints(document, config),
+        *_exposed_files(document, config),
         *([] if has_subscriptions else [_no_subscriptions()]),
     ]
     problems = [document.problem(path, text, advice) for path, text, advice in findings]
@@ -91,21 +92,31 @@ def _call(section: msgspec.Struct, method: str) -> Any:
 
 
 def _open_endpoints(document: TomlDocument, config: StreamerConfig) -> Iterator[Finding]:
-    """Endpoints without access rules that other machines reach."""
+    """Endpoints without access rules whose network has other machines."""
     for name, endpoint in config.endpoints.items():
         path: KeyPath = ("endpoints", name)
         if endpoint.access or value_at(document.data, path) is None:
             continue
         warned = {each.key for each in endpoint.warnings()}
-        for address in endpoint.bound_addresses():
-            if is_loopback(address.host) or address.key in warned:
-                continue
+        key = endpoint.remote_key()
+        if key and key not in warned:
             yield (
-                (*path, *parse_steps(address.key)),
+                (*path, *parse_steps(key)),
                 f"no access rules: every entity behind endpoint {name!r} may publish, call and subscribe everything",
                 f"add [[endpoints.{name}.access]]",
             )
-            break
+
+
+def _exposed_files(document: TomlDocument, config: StreamerConfig) -> Iterator[Finding]:
+    """Keys of TLS that every user of this machine may read."""
+    for at, section in _reviewed(document, config):
+        for key, path in _call(section, "private_files"):
+            if readable_by_all(path):
+                yield (
+                    (*at, *parse_steps(key)),
+                    f"every user of this machine can read the private key in {path}",
+                    "chmod 600 the file",
+                )
 
 
 def _egress(document: TomlDocument, config: StreamerConfig) -> Iterator[Finding]:

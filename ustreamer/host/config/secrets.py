@@ -8,10 +8,11 @@ In flow the parsed document. Out flow the document with the text of each secret,
 """
 
 import os
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+from ustreamer.transport_port import readable_by_all
 
 if TYPE_CHECKING:
     from ustreamer.host.config.document import KeyPath, TomlDocument
@@ -103,14 +104,6 @@ def _from_file(path: Path) -> str:
     if not text or len(content) > _MAX_BYTES:
         raise ValueError(f"{path} has {len(content)} bytes, expected a secret of 1 to {_MAX_BYTES}")
     return text
-
-
-def readable_by_all(path: Path) -> bool:
-    """Whether every user of this machine may read a file."""
-    try:
-        return bool(path.stat().st_mode & stat.S_IROTH)
-    except OSError:
-        return False
 
 
 def exposed_secrets(document: "TomlDocument") -> "Iterator[tuple[KeyPath, str, str]]":

@@ -192,6 +192,18 @@ class ZenohEndpoint(EndpointConfig, frozen=True, kw_only=True):
                 found.append(BoundAddress(f"listen[{index}]", protocol, locator.host, locator.port))
         return found
 
+    def remote_key(self) -> str:
+        """A Zenoh configuration file counts, because it is not read here."""
+        for key, locators in (("listen", self.listen), ("connect", self.connect)):
+            for index, text in enumerate(locators or ()):
+                locator = _parse_locator(text, 0)
+                if locator.port is not None and not is_loopback(locator.host):
+                    return f"{key}[{index}]"
+        if self.scouting:
+            return "scouting"
+        file_decides = None in (self.listen, self.connect, self.scouting)
+        return "config" if self.config is not None and file_decides else ""
+
     def warnings(self) -> Sequence[ConfigWarning]:
         found = []
         if self.config is None and 0 < self.retransmit_ms <= LEASE_MS:
@@ -207,12 +219,16 @@ class ZenohEndpoint(EndpointConfig, frozen=True, kw_only=True):
 
     def _open_listeners(self) -> Sequence[ConfigWarning]:
         """Listeners that any host can use without authentication: a Zenoh configuration file could require one."""
-        if self.config is not None or self.access:
+        if self.config is not None:
             return ()
-        text = "any host that reaches this address can send and receive: it needs no authentication"
-        advice = (
-            "listen on a loopback address, add [[access]] rules, or set config to a file with authentication"
-        )
+        if self.access:
+            text = "any host that reaches this address can claim any source in the access rules: it needs no authentication"
+            advice = (
+                "listen on a loopback address, or set config to a file with authentication, and identities"
+            )
+        else:
+            text = "any host that reaches this address can send and receive: it needs no authentication"
+            advice = "listen on a loopback address, add [[access]] rules, or set config to a file with authentication"
         return [
             ConfigWarning(f"listen[{index}]", text, advice)
             for index, locator in enumerate(_parse_locator(each, 0) for each in self.listen or ())

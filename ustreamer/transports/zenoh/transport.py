@@ -126,6 +126,18 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
         locators = listen if isinstance(listen, list) else [each for part in listen.values() for each in part]
         return [problem for locator in locators if (problem := _port_in_use(locator))]
 
+    def warnings(self) -> Sequence[str]:
+        """Secrets of the Zenoh configuration file that every user of this machine can read."""
+        if self._config.config is None:
+            return ()
+        from ustreamer.transports.zenoh.private_files import exposed_secrets  # imported by `check` only
+
+        try:
+            settings = zenoh_config(self._config, self._context.name)
+        except UStatusError:
+            return ()  # `problems` reports it
+        return list(exposed_secrets(settings, self._config.config))
+
     def open(self) -> None:
         """Open the session and declare the registered listeners.
 
