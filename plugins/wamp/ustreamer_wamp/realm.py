@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from ustreamer.core.base.peer_refusals import PeerRefusals
+from ustreamer.core.base.intrusions import PeerRefusals
 from ustreamer_wamp.auth import Authenticator, UserTable
 from ustreamer_wamp.broker import Broker, BrokerSubscription
 from ustreamer_wamp.errors import WampRefusal

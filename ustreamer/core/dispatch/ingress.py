@@ -15,7 +15,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager
 from threading import Lock, RLock
 
-from ustreamer.core.base.peer_refusals import PeerRefusals
+from ustreamer.core.base.intrusions import PeerRefusals
 from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import Ledger, Verdict
 from ustreamer.core.delivery.outgoing_batch import OutgoingBatch

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import msgspec
 
-from ustreamer.core.base.peer_refusals import Intrusion
+from ustreamer.core.base.intrusions import Intrusion
 from ustreamer.core.delivery.ledger import LedgerSnapshot
 from ustreamer.core.dispatch.delivery_registry import TargetStatistics
 from ustreamer.core.storage.store_states import StoreState

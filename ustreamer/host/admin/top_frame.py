@@ -3,7 +3,7 @@
 
 import msgspec
 
-from ustreamer.core.base.peer_refusals import Intrusion
+from ustreamer.core.base.intrusions import Intrusion
 
 
 class TopTarget(msgspec.Struct, frozen=True):

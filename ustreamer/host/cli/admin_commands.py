@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from ustreamer.core.base.peer_refusals import Intrusion
+from ustreamer.core.base.intrusions import Intrusion
 from ustreamer.host.admin.server import (
     SOCKET,
     PluginsRequest,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from ustreamer.core.base.peer_refusals import Intrusion
+from ustreamer.core.base.intrusions import Intrusion
 from ustreamer.host.admin.server import SOCKET, TopRequest, stream_lines
 from ustreamer.host.admin.top_frame import TopEndpoint, TopFrame, TopTarget
 from ustreamer.host.cli.format import format_time

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from ustreamer.core.base.intrusions import Intrusion
 from ustreamer.core.base.links import LinkState
-from ustreamer.core.base.peer_refusals import Intrusion
 from ustreamer.core.delivery.ledger import Verdict, snapshot
 from ustreamer.core.dispatch.delivery_registry import TargetStatistics
 from ustreamer.core.dispatch.dispatcher import Dispatcher

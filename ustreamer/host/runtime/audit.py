@@ -27,8 +27,8 @@ AUDITED: Final = frozenset(
     {
         "control.reload_refused",
         "dead_letters.redriven",
-        "observe.intrusion_began",
-        "observe.intrusion_ended",
+        "streamer.intrusion_began",
+        "streamer.intrusion_ended",
         "streamer.reloaded",
         "usubscription.reset_requested",
         "wamp.login_limit",

@@ -16,6 +16,7 @@ import pluggy
 
 from ustreamer.core.base.clock import Clock
 from ustreamer.core.base.decoder import Decoder
+from ustreamer.core.base.intrusions import IntrusionMonitor
 from ustreamer.core.base.links import LinkStates
 from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import LedgerSnapshot
@@ -56,7 +57,6 @@ from ustreamer.host.config.config import (
     sibling_authorities,
 )
 from ustreamer.host.egress.endpoint_queue import EndpointQueue, EndpointQueueStatistics
-from ustreamer.host.observe.intrusions import IntrusionMonitor
 from ustreamer.host.runtime import logs, plugins
 from ustreamer.host.runtime.advertiser import PeerWatcher, SubscribedTopics, TopicAdvertiser
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK

@@ -16,8 +16,8 @@ from typing import ClassVar, Final, Required, TypedDict, Unpack
 
 import msgspec
 
+from ustreamer.core.base.intrusions import PeerRefusals
 from ustreamer.core.base.log_limit import limited
-from ustreamer.core.base.peer_refusals import PeerRefusals
 from ustreamer_wamp import errors
 from ustreamer_wamp.codec import Serializer
 from ustreamer_wamp.connections.admission import Admission, Allowance, Precedence, share_of

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from ustreamer.core.base.peer_refusals import PeerRefusals
+from ustreamer.core.base.intrusions import PeerRefusals
 from ustreamer.transports.someip.endpoint.event_batcher import EventBatcher
 from ustreamer.transports.someip.endpoint.listeners import Listeners
 from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress, format_address

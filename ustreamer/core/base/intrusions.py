@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds peers that are refused again and again, by rate: an attack, or a sender that is configured wrongly.
+"""Counts refused input by its peer, and finds peers that are refused again and again: an attack, or a wrong setting.
 
 In: the counts of refusals of each endpoint, by reason and peer, once a second. Out: log events at the begin and at the
 end of an intrusion, and a bounded list for `ustreamer top` and metrics. Nothing here is called for a message.
@@ -20,9 +20,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from ustreamer.core.base.peer_refusals import Intrusion
-
 UNKNOWN: Final = "unknown"
+MAX_PEERS: Final = 256
+"""Pairs of reason and peer that are counted."""
 MAX_TRACKED: Final = 2048
 """Endpoints, reasons and peers that are watched; the one without refusals for the longest time is forgotten."""
 MAX_LISTED: Final = 50
@@ -34,6 +34,40 @@ _Key = tuple[str, str, str]
 """Endpoint, reason, peer."""
 
 log = logging.getLogger("ustreamer.intrusions")
+
+
+class Intrusion(msgspec.Struct, frozen=True):
+    """A peer that is refused again and again, since `since_ms` (ms since the epoch); `per_s` of late."""
+
+    endpoint: str
+    reason: str
+    peer: str
+    refusals: int
+    per_s: float
+    since_ms: int
+
+
+class PeerRefusals:
+    """Refusals by (reason, peer). From any thread; a refusal costs 0.3 us."""
+
+    __slots__ = ("_counts", "_lock")
+
+    def __init__(self) -> None:
+        self._counts: OrderedDict[tuple[str, str], int] = OrderedDict()
+        self._lock = Lock()
+
+    def add(self, reason: str, peer: str) -> None:
+        key = (reason, peer)
+        with self._lock:
+            self._counts[key] = self._counts.get(key, 0) + 1
+            self._counts.move_to_end(key)
+            if len(self._counts) > MAX_PEERS:
+                self._counts.popitem(last=False)
+
+    def counts(self) -> Mapping[tuple[str, str], int]:
+        """A copy."""
+        with self._lock:
+            return dict(self._counts)
 
 
 class _Limit(NamedTuple):
@@ -128,7 +162,7 @@ class IntrusionMonitor:
         watched.per_s = float(watched.count - watched.base)
         self._begun[endpoint, reason] += 1
         fields = {"endpoint": endpoint, "reason": reason, "peer": peer}
-        log.warning("observe.intrusion_began", extra={**fields, "refusals": watched.count - watched.base})
+        log.warning("streamer.intrusion_began", extra={**fields, "refusals": watched.count - watched.base})
 
     def _end(self, key: _Key, watched: _Watched, now_ns: int) -> None:
         endpoint, reason, peer = key
@@ -136,7 +170,7 @@ class IntrusionMonitor:
         fields = {"endpoint": endpoint, "reason": reason, "peer": peer}
         seconds = round((now_ns - watched.began_ns) / _NS_PER_S)
         refusals = watched.count - watched.began_count
-        log.warning("observe.intrusion_ended", extra={**fields, "refusals": refusals, "seconds": seconds})
+        log.warning("streamer.intrusion_ended", extra={**fields, "refusals": refusals, "seconds": seconds})
         watched.began_ns = None
 
     def present(self) -> tuple[Intrusion, ...]:

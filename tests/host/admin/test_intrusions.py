@@ -7,9 +7,8 @@ import pytest
 
 from tests.host.running_streamer import OUTSIDE, RunningStreamer
 from tests.host.waiting import eventually
-from ustreamer.core.base.peer_refusals import Intrusion
+from ustreamer.core.base.intrusions import MAX_LISTED, MAX_TRACKED, UNKNOWN, Intrusion, IntrusionMonitor
 from ustreamer.host.cli.main import main
-from ustreamer.host.observe.intrusions import MAX_LISTED, MAX_TRACKED, UNKNOWN, IntrusionMonitor
 from ustreamer.host.observe.metrics import metric_families
 from ustreamer.testing.messages import new_id
 from ustreamer.uprotocol.umessage import notification
@@ -51,13 +50,13 @@ def test_a_peer_that_is_refused_often_is_reported_once_with_its_end(watch: Watch
     assert watch.observe({"access": 0}) == []
     assert watch.observe({"access": 15}, access={"phone": 15}) == []
     assert watch.observe({"access": 30}, access={"phone": 30}) == [
-        "observe.intrusion_began cloud access phone 30"
+        "streamer.intrusion_began cloud access phone 30"
     ]
     for count in (130, 230, 330):
         assert watch.observe({"access": count}, access={"phone": count}) == []
     assert watch.monitor.present() == (Intrusion("cloud", "access", "phone", 330, 100.0, 3000),)
     ended = [watch.observe({"access": 330}, access={"phone": 330}) for _ in range(40)]
-    assert [each for each in ended if each] == [["observe.intrusion_ended cloud access phone 330"]]
+    assert [each for each in ended if each] == [["streamer.intrusion_ended cloud access phone 330"]]
     assert watch.monitor.present() == ()
     assert watch.monitor.begun() == {("cloud", "access"): 1}
 
@@ -70,13 +69,13 @@ def test_refusals_at_a_low_rate_are_no_intrusion(watch: Watch) -> None:
 def test_five_failed_logins_in_a_minute_are_an_intrusion(watch: Watch) -> None:
     """The limit of logins is 10 in a minute."""
     found = [watch.observe({}, login_failed={"192.0.2.1": second // 6}) for second in range(40)]
-    assert [each for each in found if each] == [["observe.intrusion_began cloud login_failed 192.0.2.1 5"]]
+    assert [each for each in found if each] == [["streamer.intrusion_began cloud login_failed 192.0.2.1 5"]]
 
 
 def test_refusals_without_a_known_peer_are_those_of_an_unknown_one(watch: Watch) -> None:
     watch.observe({"attachment": 0, "access": 0})
     assert watch.observe({"attachment": 25, "access": 10}, access={"phone": 10}) == [
-        f"observe.intrusion_began cloud attachment {UNKNOWN} 25"
+        f"streamer.intrusion_began cloud attachment {UNKNOWN} 25"
     ]
 
 
@@ -84,7 +83,7 @@ def test_an_attack_from_many_addresses_is_one_of_unknown_peers(watch: Watch) -> 
     watch.observe({"too_many": 0})
     few = {f"192.0.2.{number}": 1 for number in range(200)}
     assert watch.observe({"too_many": 1000}, too_many=few) == [
-        f"observe.intrusion_began cloud too_many {UNKNOWN} 800"
+        f"streamer.intrusion_began cloud too_many {UNKNOWN} 800"
     ]
 
 
@@ -98,7 +97,7 @@ def test_an_intrusion_is_found_after_a_counter_has_started_again(watch: Watch) -
     for count in range(0, 90, 3):
         assert watch.observe({}, access={"phone": count}) == []
     assert watch.observe({}, access={"phone": 3}) == []
-    assert watch.observe({}, access={"phone": 30}) == ["observe.intrusion_began cloud access phone 30"]
+    assert watch.observe({}, access={"phone": 30}) == ["streamer.intrusion_began cloud access phone 30"]
 
 
 def test_what_is_watched_and_listed_is_bounded(watch: Watch) -> None:
@@ -118,7 +117,7 @@ def test_a_streamer_names_the_authority_whose_messages_are_denied(
         eventually(lambda: bool(running.streamer.intrusions.present()), "the intrusion")
         [found] = running.streamer.statistics().intrusions
         assert (found.endpoint, found.reason, found.peer) == (OUTSIDE, "access", "cloud")
-        [began] = [each for each in caplog.records if each.getMessage() == "observe.intrusion_began"]
+        [began] = [each for each in caplog.records if each.getMessage() == "streamer.intrusion_began"]
         assert vars(began)["refusals"] >= 20
         assert main(["top", str(running.path), "--once"]) == 0
         [line] = [each for each in capsys.readouterr().out.splitlines() if each.startswith("refused: ")]

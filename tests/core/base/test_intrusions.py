@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Refusals are counted by reason and peer, for a bounded number of peers."""
 
-from ustreamer.core.base.peer_refusals import MAX_PEERS, PeerRefusals
+from ustreamer.core.base.intrusions import MAX_PEERS, PeerRefusals
 
 
 def test_refusals_are_counted_by_reason_and_peer() -> None:
