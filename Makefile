@@ -6,7 +6,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: demo demo-report example test quick simulate pythons interop lint conformance bench scorecard soak fuzz proto docs dist deb clean help
+.PHONY: demo demo-report example test quick simulate pythons interop lint conformance bench scorecard soak fuzz proto docs dist deb lock sbom clean help
 
 BIN      := .venv/bin
 RUN      := .venv/.installed-run
@@ -115,6 +115,15 @@ dist: $(DEV) ## wheels and sdists of all distributions in dist/, checked and tri
 deb: dist ## a Debian package of all that a gateway needs, tried in a clean root (needs root and debootstrap)
 	@$(BIN)/python -m release.deb
 	@$(BIN)/python -m release.try_deb
+
+lock: $(DEV) ## lock the packages of others on a gateway with hashes: release/gateway.lock (ARGS=--upgrade: the newest)
+	@$(PIP) install 'ustreamer[dist]'
+	@$(BIN)/python -m release.lock $(ARGS)
+
+sbom: $(DEV) ## a bill of materials of a gateway in CycloneDX: dist/ustreamer.cdx.json
+	@$(PIP) install 'ustreamer[dist]'
+	@$(BIN)/python -m release.build
+	@$(BIN)/python -m release.sbom
 
 clean: ## remove .venv, caches and build leftovers
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -8,7 +8,7 @@ package that is not installed is named, and fails the check only if it is requir
 import re
 import sys
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import PackageMetadata, PackageNotFoundError, distribution
 from typing import Final
 
 from packaging.requirements import Requirement
@@ -42,6 +42,7 @@ NAMES: Final = {
     "apache software license": "Apache-2.0",
     "bsd": "BSD-3-Clause",
     "bsd license": "BSD-3-Clause",
+    "eclipse public license 2.0 (epl-2.0)": "EPL-2.0",
     "3-clause bsd license": "BSD-3-Clause",
     "isc license (iscl)": "ISC",
     "mit license": "MIT",
@@ -49,6 +50,7 @@ NAMES: Final = {
     "openldap public license": "OLDAP-2.8",
 }
 """Names before SPDX, in lower case."""
+_NAMES: Final = {name.strip(" ()"): licence for name, licence in NAMES.items()}
 FILES: Final = {
     frozenset({"LICENSE-APACHE", "LICENSE-MIT"}): "Apache-2.0 OR MIT",
 }
@@ -69,14 +71,24 @@ def is_permissive(text: str) -> bool:
     )
 
 
+def spdx(text: str) -> str:
+    """A permissive licence as an SPDX expression."""
+    choices = [" AND ".join(map(_spdx, re.split(r"\bAND\b", each))) for each in alternatives(text)]
+    return " OR ".join(choices)
+
+
 def _spdx(name: str) -> str:
     plain = name.strip(" ()")
-    return NAMES.get(plain.lower(), plain)
+    return _NAMES.get(plain.lower(), plain)
 
 
 def licence_of(name: str) -> str:
     """The licence that an installed package declares; "" if it declares none."""
-    metadata = distribution(name).metadata
+    return declared_licence(distribution(name).metadata)
+
+
+def declared_licence(metadata: PackageMetadata) -> str:
+    """The licence in the metadata of a package; "" if there is none."""
     if "License-Expression" in metadata:
         return str(metadata["License-Expression"])
     classifiers = [
