@@ -22,7 +22,7 @@ class Watch:
 
     def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
         self.monitor = IntrusionMonitor()
-        self.second = 0
+        self.second = self.logins = 0
         self._log = caplog
         self._log.set_level("INFO")
 
@@ -32,6 +32,7 @@ class Watch:
         self.second += 1
         by_peer = {(reason, peer): count for reason, of in by_reason.items() for peer, count in of.items()}
         counters = {f"refused_{reason}": count for reason, count in total.items()}
+        counters["authentications_denied"] = self.logins
         self.monitor.observe(
             {"cloud": counters}, {"cloud": by_peer}, self.second * NS_PER_S, self.second * 1000
         )
@@ -81,10 +82,33 @@ def test_refusals_without_a_known_peer_are_those_of_an_unknown_one(watch: Watch)
 
 def test_an_attack_from_many_addresses_is_one_of_unknown_peers(watch: Watch) -> None:
     watch.observe({"too_many": 0})
-    few = {f"192.0.2.{number}": 1 for number in range(200)}
-    assert watch.observe({"too_many": 1000}, too_many=few) == [
-        f"streamer.intrusion_began cloud too_many {UNKNOWN} 800"
+    peers = {f"192.0.2.{number}": 1 for number in range(199)}
+    assert watch.observe({"too_many": 199}, too_many=peers) == []
+    peers["192.0.2.199"] = 1
+    assert watch.observe({"too_many": 200}, too_many=peers) == [
+        f"streamer.intrusion_began cloud too_many {UNKNOWN} 200"
     ]
+
+
+def test_guesses_from_many_addresses_are_an_intrusion(watch: Watch) -> None:
+    """Each address stays below its limit."""
+    found = []
+    for count in (1, 2):
+        peers = {f"192.0.2.{number}": count for number in range(25)}
+        watch.logins = 25 * count
+        found += watch.observe({}, login_failed=peers)
+    assert found == [f"streamer.intrusion_began cloud login_failed {UNKNOWN} 50"]
+
+
+def test_one_loud_peer_is_not_many(watch: Watch) -> None:
+    for count in (1000, 2000, 3000):
+        watch.observe({"access": count}, access={"phone": count})
+    for _ in range(40):  # its intrusion ends
+        assert watch.observe({"access": 3000}, access={"phone": 3000}) in (
+            [],
+            ["streamer.intrusion_ended cloud access phone 3000"],
+        )
+    assert watch.monitor.begun() == {("cloud", "access"): 1}
 
 
 def test_work_that_other_streamers_do_is_no_intrusion(watch: Watch) -> None:

@@ -8,8 +8,8 @@ end of an intrusion, and a bounded list for `ustreamer top` and metrics. Nothing
     login_failed      5 in 60 s                    60 s below
     any other         20 in 5 s                    30 s below
 
-A network that does not name the sender of a refused message has one peer, `UNKNOWN`. So do the peers above the limit of
-`PeerRefusals`: an attack from many addresses.
+A network that does not name the sender of a refused message has one peer, `UNKNOWN`. So do all peers below the limit
+together, at ten times the limit: an attack from many addresses.
 """
 
 import logging
@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 UNKNOWN: Final = "unknown"
+LOGIN_FAILED: Final = "login_failed"
 MAX_PEERS: Final = 256
 """Pairs of reason and peer that are counted."""
 MAX_TRACKED: Final = 2048
@@ -29,6 +30,8 @@ MAX_LISTED: Final = 50
 _NO_INTRUSION: Final = frozenset({"deferred_to_peer", "duplicate", "stopping", "overload"})
 """Reasons that are part of the normal work of a streamer."""
 _REFUSED: Final = "refused_"
+_FAILED_LOGINS: Final = "authentications_denied"
+_MANY: Final = 10
 _NS_PER_S: Final = 1_000_000_000
 _Key = tuple[str, str, str]
 """Endpoint, reason, peer."""
@@ -78,7 +81,7 @@ class _Limit(NamedTuple):
     calm_ns: int
 
 
-_LIMITS: Final = {"login_failed": _Limit(5, 60 * _NS_PER_S, 60 * _NS_PER_S)}
+_LIMITS: Final = {LOGIN_FAILED: _Limit(5, 60 * _NS_PER_S, 60 * _NS_PER_S)}
 _DEFAULT: Final = _Limit(20, 5 * _NS_PER_S, 30 * _NS_PER_S)
 
 
@@ -102,6 +105,9 @@ class IntrusionMonitor:
         self._watched: OrderedDict[_Key, _Watched] = OrderedDict()
         self._lock = Lock()
         self._begun: Counter[tuple[str, str]] = Counter()
+        self._totals: dict[tuple[str, str], int] = {}
+        self._others: Counter[tuple[str, str]] = Counter()
+        """By endpoint and reason: the refusals of peers that are no intrusions of their own."""
 
     def observe(
         self,
@@ -111,30 +117,36 @@ class IntrusionMonitor:
         wall_ms: int,
     ) -> None:
         """Take the counters of each endpoint, and its refusals by (reason, peer)."""
-        found: dict[_Key, int] = {}
-        for endpoint, counts in counters.items():
-            rest = Counter(
-                {
+        with self._lock:
+            for endpoint, counts in counters.items():
+                totals = {
                     name.removeprefix(_REFUSED): count
                     for name, count in counts.items()
                     if name.startswith(_REFUSED)
                 }
-            )
-            for (reason, peer), count in by_peer.get(endpoint, {}).items():
-                found[endpoint, reason, peer] = count
-                if reason in rest:
-                    rest[reason] -= count
-            found |= {(endpoint, reason, UNKNOWN): count for reason, count in rest.items()}
-        with self._lock:
-            for key, count in found.items():
-                if key[1] not in _NO_INTRUSION:
-                    self._observe_one(key, count, now_ns, wall_ms)
+                if _FAILED_LOGINS in counts:
+                    totals[LOGIN_FAILED] = counts[_FAILED_LOGINS]
+                named: Counter[str] = Counter()
+                """By reason: the new refusals of peers that are intrusions of their own."""
+                for (reason, peer), count in by_peer.get(endpoint, {}).items():
+                    named[reason] += self._observe_one((endpoint, reason, peer), count, now_ns, wall_ms)
+                for reason, total in totals.items():
+                    before = self._totals.get((endpoint, reason), 0)
+                    self._totals[endpoint, reason] = total
+                    new = total - before if total >= before else total
+                    self._others[endpoint, reason] += max(0, new - named[reason])
+                    key = (endpoint, reason, UNKNOWN)
+                    scale = _MANY if reason in named else 1
+                    self._observe_one(key, self._others[endpoint, reason], now_ns, wall_ms, scale)
 
-    def _observe_one(self, key: _Key, count: int, now_ns: int, wall_ms: int) -> None:
+    def _observe_one(self, key: _Key, count: int, now_ns: int, wall_ms: int, scale: int = 1) -> int:
+        """The new refusals if the peer is an intrusion now, else 0. `scale` is a factor of the limit."""
+        if key[1] in _NO_INTRUSION:
+            return 0
         watched = self._watched.get(key)
         if watched is None:
             if count <= 0:
-                return
+                return 0
             # A named peer is new with its first refusal. The sum of the others is new with the streamer.
             watched = self._watched[key] = _Watched(0, 0, now_ns)
             if len(self._watched) > MAX_TRACKED:
@@ -143,10 +155,10 @@ class IntrusionMonitor:
             self._watched.move_to_end(key)
         if count < watched.base:  # it was forgotten, and counts from 0 again; or a process was restarted
             watched.base = watched.began_count = 0
-        watched.count = count
+        new, watched.count = max(0, count - watched.count), count
         limit = _LIMITS.get(key[1], _DEFAULT)
         elapsed_ns = now_ns - watched.since_ns
-        if count - watched.base >= limit.refusals:
+        if count - watched.base >= limit.refusals * scale:
             if watched.began_ns is None:
                 self._begin(key, watched, now_ns, wall_ms)
             watched.last_ns = now_ns
@@ -155,6 +167,7 @@ class IntrusionMonitor:
         if elapsed_ns >= limit.window_ns or (watched.last_ns == now_ns and elapsed_ns >= _NS_PER_S):
             watched.per_s = (count - watched.base) * _NS_PER_S / elapsed_ns
             watched.base, watched.since_ns = count, now_ns
+        return 0 if watched.began_ns is None else new
 
     def _begin(self, key: _Key, watched: _Watched, now_ns: int, wall_ms: int) -> None:
         endpoint, reason, peer = key
