@@ -98,6 +98,7 @@ class RunningStreamer:
         if code := self._process.wait(_STOP_S):
             raise SystemExit(f"{self.name} ended with {code}:\n{self._log.read_text(encoding='utf-8')}")
         ledger: dict[str, int] = json.loads(self._log.read_text(encoding="utf-8").splitlines()[-1])["ledger"]
+        print(f"ledger of {self.name}: " + " ".join(f"{verdict}={n}" for verdict, n in ledger.items() if n))
         return ledger
 
     def close(self) -> None:
@@ -179,7 +180,7 @@ def wait_route(publisher: Entity, subscriber: Entity) -> None:
         publisher.publish(topic)
         return any(message.attributes.source == topic for message in subscriber.received)
 
-    if not (wait(lambda: subscribe(subscriber, topic), 30) and wait(has_arrived, 30)):
+    if not (wait(lambda: subscribe(subscriber, topic)) and wait(has_arrived)):
         raise SystemExit(f"{topic} does not arrive at {subscriber.address}")
 
 
@@ -204,7 +205,7 @@ def cycle(count: int, hz: float) -> Iterator[int]:
         yield number
 
 
-def wait(condition: Callable[[], bool], within_s: float) -> bool:
+def wait(condition: Callable[[], bool], within_s: float = 30) -> bool:
     """Wait for a condition, or for the end of the time. Returns whether the condition is true."""
     until_ns = SYSTEM_CLOCK.monotonic_ns() + round(within_s * 1e9)
     pause = Event()

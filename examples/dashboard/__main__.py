@@ -96,9 +96,9 @@ def main() -> int:
                 ecu.send_event(
                     SERVICE, EVENT, numbered(number) + struct.pack(">f", 13.9 + number % 200 / 100)
                 )
-            wait(lambda: gateway.received(SPEED) >= arguments.events, within_s=10)
+            wait(lambda: gateway.received(SPEED) >= arguments.events)
             target = target_of(gateway, arguments.limit)
-            wait(lambda: len(numbers) >= target["delivered"], within_s=10)
+            wait(lambda: len(numbers) >= target["delivered"])
         gateway.stop()
     found = figures(range(arguments.events), numbers, target["throttled"])
     show({f"at most {arguments.limit:g} Hz": found})

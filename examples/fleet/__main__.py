@@ -35,15 +35,15 @@ def main() -> int:
         cloud, vehicle = example.start("cloud"), example.start("vehicle")
         sensor = example.zenoh_app(7447, "hpc.vin1")
         service = example.zenoh_app(7449, "cloud")
-        if not wait(lambda: subscribe(service, POSITION, PERIOD_MS), within_s=30):
+        if not wait(lambda: subscribe(service, POSITION, PERIOD_MS)):
             raise SystemExit("the vehicle has not accepted the subscription")
         wait_route(sensor, service)
         for number in cycle(arguments.events, HZ):
             sensor.publish(POSITION, numbered(number))
-        wait(lambda: vehicle.received(POSITION) >= arguments.events, within_s=10)
+        wait(lambda: vehicle.received(POSITION) >= arguments.events)
         in_vehicle = vehicle.stop()["throttled"]
         expected = arguments.events - in_vehicle
-        wait(lambda: cloud.top()["ledger"]["throttled"] + len(numbers_at(service, POSITION)) >= expected, 10)
+        wait(lambda: cloud.top()["ledger"]["throttled"] + len(numbers_at(service, POSITION)) >= expected)
         in_cloud = cloud.stop()["throttled"]
         found = figures(range(arguments.events), numbers_at(service, POSITION), in_vehicle + in_cloud)
         if arguments.recordings:

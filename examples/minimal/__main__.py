@@ -22,7 +22,7 @@ def main() -> int:
         application.subscribe(SPEED)
         for number in cycle(arguments.events, HZ):
             ecu.send_event(SERVICE, EVENT, numbered(number))
-        wait(lambda: len(application.received) >= arguments.events, within_s=5)
+        wait(lambda: len(application.received) >= arguments.events)
         answer = application.call(RESET, b"tset").payload
         gateway.stop()
         found = figures(range(arguments.events), numbers_at(application, SPEED))
