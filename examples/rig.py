@@ -2,6 +2,7 @@
 """What the examples share: the command line, configurations on given ports, streamers as processes, and the figures."""
 
 import argparse
+import errno
 import json
 import re
 import signal
@@ -29,6 +30,7 @@ from ustreamer.uprotocol.uuri import UUri
 _USTREAMER: Final = Path(sys.executable).with_name("ustreamer")
 _SUBSCRIBE: Final = 1
 _READY: Final = 0x8FFF
+_PORT_ERRORS: Final = (errno.EADDRINUSE, errno.EACCES)
 _OTHER_PORTS: Final = "--ports uses other ports"
 _PAUSE_S: Final = 0.02
 _STOP_S: Final = 30.0
@@ -129,7 +131,7 @@ class Example:
         self._stack.__exit__(kind, error, trace)
         if isinstance(error, KeyboardInterrupt):  # Ctrl-C is a usual end
             raise SystemExit(130) from None
-        if isinstance(error, UStatusError | OSError):  # most likely a port
+        if isinstance(error, UStatusError) or (isinstance(error, OSError) and error.errno in _PORT_ERRORS):
             raise SystemExit(f"{error}; {_OTHER_PORTS}") from error
 
     def port(self, shown: int) -> int:

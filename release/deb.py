@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m release.deb`: makes a Debian package of the wheels in dist/, with all their dependencies: dist/*.deb.
+"""`python -m release.deb`: makes a Debian package of the wheels in dist/, with the locked dependencies: dist/*.deb.
 
 The package has an environment of its own in /usr/lib/ustreamer, which uses the machine's Python. So it neither needs
 nor changes other Python packages. It fits the Python version and the processor of the machine that builds it.
@@ -17,18 +17,19 @@ from typing import Final
 
 from release.build import OUTPUT
 from release.distributions import REPO, gateway_wheels, version
+from release.lock import LOCK
 
-HOME: Final = Path("usr/lib/ustreamer")
-"""Of the environment, below the root."""
+ENVIRONMENT: Final = Path("usr/lib/ustreamer")
+"""The folder of the virtual environment, relative to the root."""
 PYTHON: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
-_LAUNCHER: Final = f"""#!/{HOME}/bin/python3
+_LAUNCHER: Final = f"""#!/{ENVIRONMENT}/bin/python3
 import sys
 
 from ustreamer.host.cli.main import main
 
 sys.exit(main())
 """
-_ENVIRONMENT: Final = f"""home = /usr/bin
+_PYVENV: Final = f"""home = /usr/bin
 include-system-site-packages = false
 version = {PYTHON}
 """
@@ -76,9 +77,9 @@ Depends: python3 (>= {PYTHON}), python3 (<< {major}.{minor + 1}), adduser, libc6
 Installed-Size: {installed_kb}
 Description: dispatcher of uProtocol messages on a vehicle gateway
  The uStreamer carries messages between Zenoh, SOME/IP, MQTT and WAMP networks.
- It forwards a publication only where someone subscribed, at the rate that was
- asked for. The service is not started before /etc/ustreamer/ustreamer.toml has
- been adapted.
+ It forwards a publication only to subscribers, at the requested rate. The
+ installation does not start the service: adapt /etc/ustreamer/ustreamer.toml
+ first.
 """
 
 
@@ -115,24 +116,25 @@ def build(wheels: Path, output: Path) -> Path:
 
 def _install(wheels: Path, root: Path) -> None:
     """The environment: the wheels, their dependencies and the compiled files."""
-    packages = root / HOME / "lib" / f"python{PYTHON}" / "site-packages"
+    packages = root / ENVIRONMENT / "lib" / f"python{PYTHON}" / "site-packages"
     pip = [sys.executable, "-m", "pip", "install", "-q", "--no-compile", "--target", str(packages)]
-    _run([*pip, *gateway_wheels(wheels)])
+    _run([*pip, "--require-hashes", "--only-binary", ":all:", "-r", str(LOCK)])
+    _run([*pip, "--no-deps", "--no-index", *gateway_wheels(wheels)])
     shutil.rmtree(packages / "bin", ignore_errors=True)  # they name the Python of this machine
-    final = f"/{HOME}/lib/python{PYTHON}/site-packages"
+    final = f"/{ENVIRONMENT}/lib/python{PYTHON}/site-packages"
     compile_all = [sys.executable, "-m", "compileall", "-q", "-s", str(packages), "-p", final]
     _run([*compile_all, "--invalidation-mode", "unchecked-hash", str(packages)])
-    binaries = root / HOME / "bin"
+    binaries = root / ENVIRONMENT / "bin"
     binaries.mkdir()
     (binaries / "python3").symlink_to("/usr/bin/python3")
     _write(binaries / "ustreamer", _LAUNCHER, mode=0o755)
-    _write(root / HOME / "pyvenv.cfg", _ENVIRONMENT)
+    _write(root / ENVIRONMENT / "pyvenv.cfg", _PYVENV)
 
 
 def _add_files(root: Path) -> None:
     """What is outside of the environment."""
     (root / "usr/bin").mkdir(parents=True)
-    (root / "usr/bin/ustreamer").symlink_to(f"/{HOME}/bin/ustreamer")
+    (root / "usr/bin/ustreamer").symlink_to(f"/{ENVIRONMENT}/bin/ustreamer")
     unit = (REPO / "deploy/systemd/ustreamer.service").read_text(encoding="utf-8")
     _write(root / "lib/systemd/system/ustreamer.service", unit)
     _write(root / "etc/ustreamer/ustreamer.toml", service_config())
@@ -162,7 +164,7 @@ def _run(command: Sequence[str], **environment: str) -> str:
             command, cwd=REPO, env=os.environ | environment, capture_output=True, text=True, check=False
         )
     except FileNotFoundError as error:
-        raise DebError(f"{command[0]} is missing: install dpkg") from error
+        raise DebError(f"{command[0]} is missing") from error
     if done.returncode:
         raise DebError(f"{' '.join(command)}: exit code {done.returncode}:\n{done.stdout}{done.stderr}")
     return done.stdout

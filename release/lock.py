@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m release.lock`: locks every package of others that a gateway may install, with its hashes.
+"""`python -m release.lock`: locks every third-party package that a gateway may install, with its hashes.
 
 The requirements in all pyproject.toml files go in, with the extras for run time. Out goes `release/gateway.lock`, for
 pip on Linux: one version of each package, valid for each supported Python and for x86-64 and aarch64. Versions in the
@@ -28,7 +28,7 @@ PYTHONS: Final = ("3.11", "3.12", "3.13", "3.14")
 MACHINES: Final = ("x86_64", "aarch64")
 _HASH: Final = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 _HEAD: Final = """\
-# Packages of others on a gateway, with the hashes of their files. Written by `make lock`.
+# Third-party packages on a gateway, with the hashes of their files. Written by `make lock`.
 # pip install --require-hashes -r release/gateway.lock
 """
 

@@ -47,7 +47,9 @@ def main() -> int:
         in_cloud = cloud.stop()["throttled"]
         found = figures(range(arguments.events), numbers_at(service, POSITION), in_vehicle + in_cloud)
         if arguments.recordings:
-            shutil.copytree(example.directory / "state-vehicle/recordings", arguments.recordings)
+            shutil.copytree(
+                example.directory / "state-vehicle/recordings", arguments.recordings, dirs_exist_ok=True
+            )
     show({f"{POSITION}": found})
     print(f"over the mobile network: {expected} of {arguments.events}")
     return 1 if found.lost or found.twice else 0

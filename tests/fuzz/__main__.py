@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m tests.fuzz [BORDER ...]`: hostile inputs for each border, guided by the coverage of the code.
 
-atheris makes the inputs (`pip install 'ustreamer[fuzz]'`). It starts from the kept inputs and from the seeds. An input
-is a defect if it raises an error that the border does not catch, takes more than 100 ms of CPU time, or needs more than
-1 GB of memory. Each defect is left in build/fuzz/BORDER/crash-*; `--input FILE` repeats it, and `--keep` adds it, and
-inputs that reach new code, to tests/fuzz/corpus. The exit code is 1 after a defect.
+atheris makes the inputs; `make fuzz` installs it. It starts from the kept inputs and from the seeds. An input is a
+defect if it raises an error that the border does not catch, takes more than 100 ms of CPU time, or needs more than 1 GB
+of memory. A defect is in build/fuzz/BORDER: `crash-*`, `oom-*` or `timeout-*`. `BORDER --input FILE` repeats it.
+`--keep` adds defects to tests/fuzz/defects, and inputs that reach new code to tests/fuzz/corpus. The exit code is 1
+after a defect.
 """
 
 import argparse
@@ -23,6 +24,7 @@ from tests.fuzz.borders import BORDERS, keep_inputs, kept_inputs
 
 _REPO: Final = Path(__file__).resolve().parents[2]
 _BUILD: Final = _REPO / "build/fuzz"
+_DEFECTS: Final = ("crash", "oom", "timeout")
 _STATISTICS: Final = {
     "inputs": r"stat::number_of_executed_units: (\d+)",
     "per_s": r"stat::average_exec_per_sec: +(\d+)",
@@ -61,7 +63,7 @@ def fuzz(border: str, inputs: int, seconds: int) -> Outcome:
 def keep(border: str) -> None:
     """Keep inputs of earlier runs: those that found a defect, and the shortest of those that reached new code."""
     directory = _BUILD / border
-    defects = [each.read_bytes() for each in directory.glob("crash-*")]
+    defects = [each.read_bytes() for kind in _DEFECTS for each in directory.glob(f"{kind}-*")]
     keep_inputs(border, defects, [each.read_bytes() for each in (directory / "corpus").iterdir()])
 
 
@@ -90,12 +92,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("\n".join(BORDERS))
         return 0
     if options.input:
+        if len(options.borders) != 1:
+            parser.error("--input needs the name of one border")
         for name in names:
             with tempfile.TemporaryDirectory() as directory:
                 BORDERS[name].make(Path(directory))(options.input.read_bytes())
         return 0
     if importlib.util.find_spec("atheris") is None:
-        parser.error("atheris is missing: pip install 'ustreamer[fuzz]'")
+        parser.error("atheris is missing: run `make fuzz`")
     seconds = options.seconds or (0 if options.inputs else 60)
     defects = 0
     with ThreadPoolExecutor(options.jobs) as pool:

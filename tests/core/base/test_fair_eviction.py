@@ -6,14 +6,14 @@ from ustreamer.core.base.fair_eviction import FairEviction
 
 def test_only_an_owner_with_half_of_the_table_gives_up_a_key_of_its_own() -> None:
     keys: FairEviction[int] = FairEviction(4)
-    assert keys.given_up("a") is None
+    assert keys.victim("a") is None
     keys.add("a", 1)
     keys.add("b", 2)
-    assert keys.given_up("a") is None
+    assert keys.victim("a") is None
     keys.add("a", 3)
-    assert (keys.given_up("a"), keys.given_up("b")) == (1, None)
+    assert (keys.victim("a"), keys.victim("b")) == (1, None)
     keys.remove("a", 1)
-    assert keys.given_up("a") is None
+    assert keys.victim("a") is None
 
 
 def test_an_owner_without_keys_takes_no_memory() -> None:

@@ -57,7 +57,7 @@ def test_each_folder_has_what_a_reader_needs() -> None:
 def test_make_runs_the_named_example(arguments: tuple[str, ...], name: str) -> None:
     """Some shells set NAME to that of the machine; it is not the name of an example."""
     shown = subprocess.run(
-        ["make", "-n", "example", *arguments],
+        ["make", "--no-print-directory", "-n", "example", *arguments],
         cwd=REPO,
         env=os.environ | {"NAME": "workshop"},
         capture_output=True,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decides whose entry leaves a full table, so that one owner cannot displace the entries of all others.
+"""Decides whose entry leaves a full table, so that one owner displaces others up to half of the table only.
 
-Keys and their owners go in. Out goes the key that its owner gives up: its oldest one, if it has half of the table.
+In: keys with their owners. Out: the key to evict.
 """
 
 from collections import OrderedDict
@@ -30,7 +30,7 @@ class FairEviction(Generic[K]):
     def clear(self) -> None:
         self._keys.clear()
 
-    def given_up(self, owner: str) -> K | None:
-        """The key that leaves for one more of `owner`; None: the oldest of all."""
+    def victim(self, owner: str) -> K | None:
+        """The key to evict before one more of `owner`: its oldest, if it has half of the table. None: the oldest of all."""
         keys = self._keys.get(owner, ())
         return next(iter(keys)) if len(keys) >= self._share else None

@@ -2,7 +2,7 @@
 """Counts refused input by its peer, and finds peers that are refused again and again: an attack, or a wrong setting.
 
 In: the counts of refusals of each endpoint, by reason and peer, once a second. Out: log events at the begin and at the
-end of an intrusion, and a bounded list for `ustreamer top` and metrics. Nothing here is called for a message.
+end of an intrusion, and a bounded list for `ustreamer top` and metrics. Nothing here is called for an accepted message.
 
     reason            an intrusion begins at       and ends after
     login_failed      5 in 60 s                    60 s below

@@ -91,7 +91,7 @@ class DeliveryRegistry:
         # topic are dropped too: the topic could otherwise have two deliveries, each with its own filter.
         if topic not in self._by_topic:
             if len(self._by_topic) >= self._limit:
-                oldest = self._authorities.given_up(topic.authority_name) or next(iter(self._by_topic))
+                oldest = self._authorities.victim(topic.authority_name) or next(iter(self._by_topic))
                 self._on_evicted(oldest)
                 self._remove(oldest)
             self._authorities.add(topic.authority_name, topic)

@@ -72,7 +72,7 @@ class RouteCache(BoundedCache[CacheKey, CachedRoute]):
         if key not in self:
             authority = _authority_of(key)
             if len(self) >= self.limit:
-                oldest = self._authorities.given_up(authority)
+                oldest = self._authorities.victim(authority)
                 self._remove(next(iter(self)) if oldest is None else oldest)
             self._authorities.add(authority, key)
         self[key] = value

@@ -53,6 +53,8 @@ _BACKPRESSURE: Final = frozenset({"backpressure_waits", "backpressure_ms", "back
 
 def is_present_value(counter: str) -> bool:
     """Whether a number of a transport or queue is a present value; any other counts from the start."""
+    if counter.startswith(_REFUSED):
+        return False
     return counter in _PRESENT or counter.endswith(_PRESENT_SUFFIXES)
 
 
