@@ -130,6 +130,17 @@ def test_the_page_names_the_stalled_subscriber_and_why(shown: Shown) -> None:
     assert browser.complaints == []
 
 
+def test_the_page_names_a_peer_that_is_refused_again_and_again(shown: Shown) -> None:
+    vehicle, _, browser = shown
+    with ZenohEntity(vehicle.ports.cloud, "cloud") as neighbour:
+        for _ in range(30):  # with an address of the vehicle
+            neighbour.publish(Uri("hpc.vin1", 0x4003, 1, 0x8001))
+        browser.until(
+            "document.getElementById('problems').textContent.includes('Refused: hpc.vin1 at cloud: 30 refusals')"
+        )
+    assert browser.complaints == []
+
+
 def test_names_of_other_hosts_are_text_and_a_dead_letter_is_redriven(shown: Shown) -> None:
     _, app, browser = shown
     topic = Uri("hpc.vin1", 0x4003, 1, 0x8001)
@@ -142,6 +153,7 @@ def test_names_of_other_hosts_are_text_and_a_dead_letter_is_redriven(shown: Show
         "show({...before, authority: EVIL, log: [{time_ms: 0, level: 'error', event: EVIL, fields: {a: EVIL}}],"
         " top: {...before.top, endpoints: [{...before.top.endpoints[0], name: EVIL, up: false,"
         " queues: [{subscriber: EVIL, queued: 1, blocked: 0, failures: 1}]}],"
+        " intrusions: [{peer: EVIL, endpoint: EVIL, reason: EVIL, refusals: 1, per_s: 1, since_ms: 0}],"
         " targets: [{...TARGET, topic: EVIL, ingress: EVIL, endpoint: EVIL, subscriber: EVIL}]}})".replace(
             "EVIL", json.dumps(evil)
         ).replace(
@@ -151,4 +163,4 @@ def test_names_of_other_hosts_are_text_and_a_dead_letter_is_redriven(shown: Show
     )
     assert browser.run("document.querySelectorAll('img').length") == 0
     assert browser.run("document.title") == "uStreamer"
-    assert browser.run("document.getElementById('problems').textContent").count("<img") >= 2
+    assert browser.run("document.getElementById('problems').textContent").count("<img") >= 5
