@@ -204,6 +204,7 @@ def test_publications_of_clients_are_ignored_once_the_streamer_stops(car: "Car")
     car.wamp._registrations = ()
     car.wamp.register_listener(monitor, None, received_messages.append)
     assert driver.request(16, 1, {"acknowledge": True}, "up.wamp_2ehpc.4711.0.1.8000", [1])[0] == 17
+    wait_until(lambda: received_messages)  # from another process it comes after the answer
     car.wamp._receiving = False
     driver.request(16, 2, {"acknowledge": True}, "up.wamp_2ehpc.4711.0.1.8000", [2])
     wait_until(lambda: (len(received_messages), car.wamp.counts["refused_stopping"]) == (1, 1))
