@@ -39,7 +39,8 @@ class EarlyDeclarations:
     def add_topic(self, topic: UUri) -> None:
         """Declare the publisher of `topic` soon. Does not wait.
 
-        The declarations begin when no further topic has come for a tick, so that they slow down no Subscribe.
+        The declarations begin when no further topic has come for a tick, so that they slow down no Subscribe. Above the
+        limit of publishers the topic is ignored: its first message declares it.
         """
         with self._lock:
             self._has_new_topics = True

@@ -18,7 +18,7 @@ A put that may be lost is in one or more of these places:
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from threading import Lock
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ustreamer.transport_port import EndpointContext, SentStore, Unconfirmed
 from ustreamer.transports.zenoh.link_monitor import DETECTION_NS, LinkMonitor
@@ -41,9 +41,19 @@ NEVER_NS: Final = 1 << 62
 _NS_PER_MS: Final = 1_000_000
 _OVERDUE_NS: Final = 300_000_000
 """Without a receipt for this time, puts stay in the retransmit buffer beyond its age."""
-_FORGOTTEN_NS: Final = 10_000_000_000  # a put waits for 5 s at most; then it is remembered, or never will be
+_FORGOTTEN_NS: Final = 10_000_000_000
+"""Twice the longest wait of a put: a put that is not remembered then never will be."""
 _RETURN_NS: Final = 1_500_000_000
 """The time in which a lost subscriber may return: a Zenoh node that lost its link connects again after 1 s."""
+
+
+class _NewLoss(NamedTuple):
+    """The time of a loss may be known later than the loss, so it is watched for a while. `kept_since_ns`: puts since
+    then are in the store.
+    """
+
+    watched_until_ns: int
+    kept_since_ns: int = NEVER_NS
 
 
 class PossibleLosses:
@@ -98,8 +108,8 @@ class PossibleLosses:
         self._sent_keeper = None if sent_store is None else SentKeeper(sent_store)
         self._awaited_keeper = None if sent_store is None else AwaitedKeeper(sent_store)
         self._kept_until_ns = 0  # up to this time, the store has all puts to suspect nodes
-        self._new_losses: dict[RoutePublisher, tuple[int, int]] = {}
-        """Publishers that lost their subscribers just now: until when, and since when puts may be lost."""
+        self._new_losses: dict[RoutePublisher, _NewLoss] = {}
+        """Publishers that lost their subscribers just now."""
         publishers.on_matching = self._on_matching_status
         link_monitor.add_link_watcher(self._on_link_replaced)
 
@@ -122,7 +132,7 @@ class PossibleLosses:
     # --- the monitor thread -------------------------------------------------------------------------------------------
 
     def on_tick(self) -> None:
-        """What is due. On the monitor thread, which calls it again and again."""
+        """Store overdue and suspect puts, drop confirmed ones, put lost ones again. Called at each tick of the monitor."""
         # First: the rest may wait for a put.
         if self._awaited is not None and self._awaited_keeper is not None:
             self._keep_awaited(self._awaited, self._awaited_keeper)
@@ -201,7 +211,7 @@ class PossibleLosses:
             if self._awaited is not None:
                 self._awaited.block([receipt_id(message.id) for _, message in publisher.to_retransmit])
             if self._sent_keeper is not None:
-                self._new_losses[publisher] = noticed_ns + DETECTION_NS, NEVER_NS
+                self._new_losses[publisher] = _NewLoss(noticed_ns + DETECTION_NS)
 
     def on_subscriber_found(self, publisher: RoutePublisher) -> None:
         """Retransmit possibly lost messages and open the route, if a subscriber still matches."""
@@ -365,24 +375,24 @@ class PossibleLosses:
             self._put_lock.release()
         # Without the lock: a sender holds the lock of the store and waits for ours.
         if not keeper.keep(lost):
-            for publisher, (until_ns, _) in self._new_losses.items():
-                self._new_losses[publisher] = until_ns, NEVER_NS  # again at the next tick
+            for publisher, loss in self._new_losses.items():
+                self._new_losses[publisher] = _NewLoss(loss.watched_until_ns)  # again at the next tick
         keeper.release(arrived)
 
     def _pop_lost_puts(self) -> list[Put]:
         """The puts of new losses, once. The time of a loss may be known later than the loss of the subscribers."""
         now_ns = self._monotonic_ns()
         lost: list[Put] = []
-        for publisher, (until_ns, known_since_ns) in list(self._new_losses.items()):
+        for publisher, loss in list(self._new_losses.items()):
             since_ns = self._lost_since_ns(publisher)
-            if since_ns < known_since_ns:
+            if since_ns < loss.kept_since_ns:
                 lost += (
                     (publisher, put_ns, message)
                     for put_ns, message in publisher.to_retransmit
                     if put_ns >= since_ns and _is_repeatable(message) and not self._is_awaited(message)
                 )
-                self._new_losses[publisher] = until_ns, since_ns
-            elif now_ns > until_ns:
+                self._new_losses[publisher] = _NewLoss(loss.watched_until_ns, since_ns)
+            elif now_ns > loss.watched_until_ns:
                 del self._new_losses[publisher]
         return lost
 
@@ -434,7 +444,7 @@ class PossibleLosses:
 
     def _unreceipted(self) -> Iterator[tuple[int, RoutePublisher, UMessage]]:
         """The remembered puts without a receipt, but no answered Requests."""
-        awaited = {} if self._awaited is None else self._awaited.overdue(NEVER_NS)
+        awaited = {} if self._awaited is None else self._awaited.all_waiting()
         for publisher, put_ns, message in self._remembered_of(awaited).values() if awaited else ():
             if isinstance(publisher, RoutePublisher) and not self._is_answered(message):
                 yield put_ns, publisher, message

@@ -44,7 +44,7 @@ MAX_PUBLISHERS: Final = 16_384
 _POLL_S: Final = 0.005
 _NS_PER_MS: Final = 1_000_000
 _PUTS_PER_QUERY: Final = 25
-"""Fewer puts wait for a pause: a query costs as much as ten of them."""
+"""After so many puts the routers are queried; fewer are confirmed at the next pause. A query costs as much as ten puts."""
 _RECEIPTS_NS: Final = 2_000_000_000  # how long a stop waits for receipts
 
 
@@ -289,7 +289,7 @@ class ZenohSender:
         attributes = on_wire = message.attributes
         check_attributes(attributes)  # lenient: messages of tolerated libraries are forwarded
         if attributes.type is UMessageType.PUBLISH and attributes.sink is not None:
-            on_wire = msgspec.structs.replace(attributes, sink=None)  # never on the wire (X-22)
+            on_wire = msgspec.structs.replace(attributes, sink=None)  # a publication has no sink on the wire
         return self._headers.encode(attributes, on_wire, self._publisher(on_wire))
 
     def _new_header_if_valid(self, message: UMessage) -> EncodedHeader | None:
@@ -359,7 +359,7 @@ class ZenohSender:
             self._put(header, message)
         except UStatusError:  # the session is closed; the monitor thread cannot react
             return False
-        self.sent -= 1
+        self.sent -= 1  # `_put` counted it; it counts as retransmitted
         return True
 
     def unconfirmed(self) -> Unconfirmed:

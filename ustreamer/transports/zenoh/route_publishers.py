@@ -45,9 +45,10 @@ ZenohRoute = tuple[UUri, UUri | None, UPriority]
 class RoutePublisher:
     """The Zenoh publisher of one route.
 
-    `open`: a subscriber matches, and nothing is left to retransmit. `headers` has the keys of its cached headers.
-    `absent_from_ns` has a meaning only while no subscriber matches: from this time on none is expected. `receivers`
-    give receipts for its puts since `opened_ns`, or since they appeared.
+    `zenoh` is the declared publisher, `put` its method. `headers` has the keys of its cached headers.
+    `open`: a subscriber matches, and nothing is left to retransmit. Else `lost_ns` is the time at which the last
+    subscriber left, `to_retransmit` has the possibly lost puts with their times, and from `absent_from_ns` on no
+    subscriber is expected. `receivers` give receipts for its puts since `opened_ns`, or since they appeared.
     """
 
     __slots__ = (
@@ -92,7 +93,7 @@ def route_of(attributes: UAttributes) -> ZenohRoute:
 
 
 class RoutePublishers:
-    """The publishers of one session, at most `limit`. The caller has a lock around all but `declare`."""
+    """The publishers of one session, at most `limit`. The caller holds its put lock for all methods except `declare`."""
 
     def __init__(
         self,
@@ -171,7 +172,7 @@ class RoutePublishers:
         return publisher
 
     def receivers_of(self, route: ZenohRoute) -> "dict[Receiver, int]":
-        """Those that give receipts for a route, each with the time since which it does."""
+        """The receivers that give receipts for `route`, each with the time at which it began."""
         if self._awaited is None:
             return {}
         source, sink, _ = route

@@ -322,7 +322,13 @@ class AwaitedReceipts:
     def overdue(self, now_ns: int) -> dict[bytes, int]:
         """The puts without a receipt for longer than usual, with their times."""
         timeout_ns = min(max(2 * self._latency_ns, _MIN_TIMEOUT_NS), _MAX_TIMEOUT_NS)
-        before_ns = now_ns - timeout_ns
+        return self._waiting_since(now_ns - timeout_ns)
+
+    def all_waiting(self) -> dict[bytes, int]:
+        """All puts without a receipt, with their times."""
+        return self._waiting_since(_NEVER_NS)
+
+    def _waiting_since(self, before_ns: int) -> dict[bytes, int]:
         found: dict[bytes, int] = {}
         for each in tuple(self._receivers.values()):
             if each.blocked or each.oldest_ns < before_ns:
