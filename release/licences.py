@@ -19,6 +19,7 @@ OURS: Final = {
     "ustreamer-usubscription": set(),
     "ustreamer-throttle": set(),
     "ustreamer-recorder": set(),
+    "ustreamer-tracing": set(),
     "ustreamer-mqtt": set(),
     "ustreamer-payloads": set(),
     "ustreamer-wamp": {"cryptosign"},

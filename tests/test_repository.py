@@ -231,6 +231,7 @@ OWN_DISTRIBUTIONS = (
     "ustreamer-recorder",
     "ustreamer-wamp",
     "ustreamer-throttle",
+    "ustreamer-tracing",
     "ustreamer-usubscription",
     "ustreamer-pipeline",
 )

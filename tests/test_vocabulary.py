@@ -35,6 +35,7 @@ COMPONENTS = {
     "streamer",
     "throttle",
     "timers",
+    "tracing",
     "ustreamer_service",
     "usubscription",
     "wamp",
@@ -117,6 +118,7 @@ def config_structs() -> list[type]:
     from ustreamer_payloads.plugin import PayloadsPlugin
     from ustreamer_recorder.config import RecorderConfig
     from ustreamer_throttle.plugin import ThrottlePlugin
+    from ustreamer_tracing.config import TracingConfig
     from ustreamer_usubscription.config import UsubscriptionConfig
     from ustreamer_wamp.config import WampConfig
 
@@ -131,6 +133,7 @@ def config_structs() -> list[type]:
         PayloadsPlugin.Config,
         RecorderConfig,
         ThrottlePlugin.Config,
+        TracingConfig,
         UsubscriptionConfig,
         WampConfig,
     ]

@@ -13,6 +13,7 @@ from ustreamer_payloads import config
 from ustreamer_payloads.plugin import PayloadsPlugin, TopicConfig
 from ustreamer_recorder.plugin import RecorderPlugin
 from ustreamer_throttle.plugin import ThrottlePlugin
+from ustreamer_tracing.config import TracingConfig
 from ustreamer_usubscription.plugin import UsubscriptionPlugin
 from ustreamer_wamp.config import Anonymous, Tls
 from ustreamer_wamp.connections.outbox import OutboxLimits
@@ -99,6 +100,7 @@ SECTIONS = [
         keys(PayloadsPlugin.Config, TopicConfig),
         keys(*KINDS, config.MemberShape, config.TaggedShape, config.VariantShape, config.BitShape),
     ),
+    ("Plugin tracing", fields(TracingConfig), set()),
     ("Plugin wamp", fields(WampPlugin.Config), fields(User, Tls, Anonymous, OutboxLimits)),
 ]
 
@@ -133,6 +135,7 @@ def test_the_defaults_of_the_page_are_those_of_the_code() -> None:
         ("Plugin usubscription", UsubscriptionPlugin.Config),
         ("Plugin throttle", ThrottlePlugin.Config),
         ("Plugin payloads", PayloadsPlugin.Config),
+        ("Plugin tracing", TracingConfig),
         ("Plugin wamp", WampPlugin.Config),
     ):
         inherited = () if struct is EndpointConfig else EndpointConfig.__struct_fields__

@@ -104,6 +104,7 @@ def test_a_streamer_loads_what_its_configuration_names(loaded: frozenset[str]) -
         "ustreamer_mqtt",
         "ustreamer_payloads",
         "ustreamer_recorder",
+        "ustreamer_tracing",
         "ustreamer_usubscription.commands",
         "ustreamer_usubscription.removal",
         "ustreamer_wamp",
