@@ -15,6 +15,7 @@ import pytest
 
 from tests.e2e.rigs import vehicle as rig
 from tests.e2e.rigs.entities import Inbox, SomeipNode, ZenohEntity, ecu_response
+from tests.e2e.rigs.hanging_plugin import HANG, SECTION, install_hanging_plugin
 from tests.e2e.rigs.streamer import StreamerProcess
 from tests.e2e.rigs.vehicle import Vehicle
 from tests.waiting import wait_until
@@ -23,24 +24,6 @@ FED: Final = "WATCHDOG=1"
 SILENCE_S: Final = 3.0
 """Longer than the second after which each receiving thread has a turn, or waits."""
 UNIT: Final = Path(__file__).parents[3] / "deploy/systemd/ustreamer.service"
-STUCK: Final = """
-from threading import Event
-import msgspec
-from ustreamer.hooks import hookimpl
-
-class Stuck:
-    def admit(self, message, now_ns):
-        if message.payload == b"hang":
-            Event().wait()
-
-class Plugin:
-    class Config(msgspec.Struct, frozen=True): ...
-    def __init__(self, config, context): ...
-    @hookimpl
-    def ustreamer_filters(self, delivery):
-        return Stuck()
-"""
-"""A plugin whose filter hangs the receiving thread."""
 
 
 class Notifications:
@@ -98,15 +81,11 @@ def test_start_reload_and_stop_are_notified_and_the_watchdog_is_fed(
 def test_a_receiving_thread_that_hangs_starves_the_watchdog(
     tmp_path: Path, notifications: Notifications, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "stuck_plugin.py").write_text(STUCK)
-    info = tmp_path / "stuck-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: stuck\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[ustreamer]\nstuck = stuck_plugin:Plugin\n")
+    install_hanging_plugin(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
     ports = rig.free_ports()
     config = rig.write_config(tmp_path, ports)
-    config.write_text(config.read_text(encoding="utf-8") + "\n[plugins.stuck]\n", encoding="utf-8")
+    config.write_text(config.read_text(encoding="utf-8") + SECTION, encoding="utf-8")
     process = StreamerProcess(config).wait_ready()
     try:
         with (
@@ -120,7 +99,7 @@ def test_a_receiving_thread_that_hangs_starves_the_watchdog(
             vehicle.send_event(topic, b"first")
             app.wait_events(topic, 1)
             notifications.wait(FED, notifications.count(FED) + 2)
-            vehicle.send_event(topic, b"hang")
+            vehicle.send_event(topic, HANG)
             wait_until(notifications.is_starved, "a watchdog that is not fed")
             assert process.is_alive
     finally:
