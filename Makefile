@@ -149,7 +149,7 @@ $(BIN)/pip:
 
 $(RUN): $(PROJECTS) | $(BIN)/pip
 	@echo 'installing the streamer and its plugins'
-	@$(PIP) install -e '.[zenoh,cli]' $(PLUGINS:%=-e ./%)
+	@$(PIP) install -e '.[zenoh,cli,observe]' $(PLUGINS:%=-e ./%)
 	@touch $@
 
 # After the other stamp, never in parallel: two pips in one environment break it.

@@ -393,14 +393,38 @@ def test_a_plugin_whose_commands_cannot_be_imported_blocks_no_other(tester: Path
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ("", {"seconds": 10.0, "as_json": False, "recordings": None, "web": None, "strict": False}),
+        (
+            "",
+            {
+                "seconds": 10.0,
+                "as_json": False,
+                "recordings": None,
+                "web": None,
+                "metrics": None,
+                "strict": False,
+            },
+        ),
         (
             "--seconds 0.5 --json",
-            {"seconds": 0.5, "as_json": True, "recordings": None, "web": None, "strict": False},
+            {
+                "seconds": 0.5,
+                "as_json": True,
+                "recordings": None,
+                "web": None,
+                "metrics": None,
+                "strict": False,
+            },
         ),
         (
             "--recordings kept --strict",
-            {"seconds": 10.0, "as_json": False, "recordings": Path("kept"), "web": None, "strict": True},
+            {
+                "seconds": 10.0,
+                "as_json": False,
+                "recordings": Path("kept"),
+                "web": None,
+                "metrics": None,
+                "strict": True,
+            },
         ),
     ],
 )

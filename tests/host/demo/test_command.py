@@ -51,7 +51,8 @@ class StubVehicle:
     outcome: ClassVar[DemoOutcome] = GOOD
     streamer = StubStreamer()
 
-    def __init__(self, recordings: Path | None, web: int | None = None) -> None:
+    def __init__(self, recordings: Path | None, web: int | None = None, metrics: int | None = None) -> None:
+        self.metrics_page = None if metrics is None else f"http://127.0.0.1:{metrics}/"
         self.page = None if web is None else f"http://127.0.0.1:{web}/"
         if recordings is not None:
             self.notes.append(str(recordings))

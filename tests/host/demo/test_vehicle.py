@@ -137,10 +137,10 @@ def test_the_demo_subscriptions_cover_unlimited_uneven_and_duplicate_rates() -> 
         )
 
 
-def test_the_ports_of_the_vehicle_are_five_different_ones() -> None:
+def test_the_ports_of_the_vehicle_are_six_different_ones() -> None:
     ports = _free_ports()
-    assert ports.keys() == {"backbone", "cloud", "someip", "ecu", "web"}
-    assert len(set(ports.values())) == 5
+    assert ports.keys() == {"backbone", "cloud", "someip", "ecu", "web", "metrics"}
+    assert len(set(ports.values())) == 6
     assert all(1024 <= port < 65536 for port in ports.values())
 
 

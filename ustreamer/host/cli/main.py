@@ -323,6 +323,14 @@ def _add_demo(commands: Commands) -> None:
         metavar="PORT",
         help="serve a page with live values on this machine (8080; 0: any port); needs the plugin wamp",
     )
+    demo.add_argument(
+        "--metrics",
+        type=_port,
+        nargs="?",
+        const=9464,
+        metavar="PORT",
+        help="serve metrics and the page for operators on this machine (9464; 0: any port)",
+    )
     demo.set_defaults(run=_demo)
 
 
@@ -530,7 +538,7 @@ def _plugins(arguments: argparse.Namespace) -> int:
 def _demo(arguments: argparse.Namespace) -> int:
     from ustreamer.host.demo.requirements import missing_packages
 
-    if missing := missing_packages(web=arguments.web is not None):
+    if missing := missing_packages(web=arguments.web is not None, metrics=arguments.metrics is not None):
         print(f"the demo needs more packages: pip install {' '.join(missing)}", file=sys.stderr)
         return ExitCode.UNAVAILABLE
     from ustreamer.host.demo import command
@@ -541,6 +549,7 @@ def _demo(arguments: argparse.Namespace) -> int:
         as_json=arguments.json,
         recordings=arguments.recordings,
         web=arguments.web,
+        metrics=arguments.metrics,
     )
 
 

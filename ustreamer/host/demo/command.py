@@ -36,18 +36,26 @@ def run(
     as_json: bool,
     recordings: Path | None = None,
     web: int | None = None,
+    metrics: int | None = None,
     strict: bool = False,
 ) -> int:
     """Run the demo; returns 0 if no message is unaccounted for.
 
     `strict`: and if every rate is right and every call has a response, which a busy machine may not reach.
-    `recordings` is a directory for recordings to keep; `web` is the port of a page of live values, 0 for any.
+    `recordings` is a directory for recordings to keep; `web` is the port of a page of live values, 0 for any, and
+    `metrics` that of metrics and the page for operators.
     """
     logs.configure_logging(level="WARNING")
     process.tune_interpreter()
-    with DemoVehicle(recordings, web) as vehicle:
+    with DemoVehicle(recordings, web, metrics) as vehicle:
         if vehicle.page is not None:
             print(f"live values: {vehicle.page}", file=sys.stderr, flush=True)
+        if vehicle.metrics_page is not None:
+            print(
+                f"for operators: {vehicle.metrics_page} and {vehicle.metrics_page}metrics",
+                file=sys.stderr,
+                flush=True,
+            )
         if as_json:
             _wait(seconds, lambda left: None, every=seconds)
         elif sys.stdout.isatty() and (live := _live(vehicle, seconds)):

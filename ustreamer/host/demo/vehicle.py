@@ -15,6 +15,7 @@ from ustreamer.host.demo import chassis
 from ustreamer.host.demo.apps import ClimateControl, DemoApp
 from ustreamer.host.demo.chassis import Chassis
 from ustreamer.host.runtime import process
+from ustreamer.host.runtime.control import Control
 from ustreamer.uprotocol.uuri import UUri
 
 AUTHORITY: Final = "hpc.vin1"
@@ -104,6 +105,13 @@ anonymous = true
 page = true
 """
 
+_OBSERVE: Final = """
+[observe]                               # metrics and the page for operators, on this machine only
+listen = "127.0.0.1:{metrics}"
+page = true
+"""
+_JOIN_S: Final = 5.0
+
 
 class DemoSubscription(msgspec.Struct, frozen=True):
     """One application's subscription; `max_frequency` in Hz, None without a limit."""
@@ -182,21 +190,30 @@ class DemoOutcome(msgspec.Struct, frozen=True):
 class DemoVehicle:
     """The running demo: `with Vehicle() as vehicle`. Networks are loopback sockets; state is a temporary directory."""
 
-    def __init__(self, recordings: Path | None = None, web: int | None = None) -> None:
+    def __init__(
+        self, recordings: Path | None = None, web: int | None = None, metrics: int | None = None
+    ) -> None:
         """`recordings` is a directory for recordings to keep; by default they are deleted with the rest.
 
-        `web` is the port of a page of live values, 0 for any; None: no page.
+        `web` is the port of a page of live values, `metrics` that of metrics and the page for operators. 0: any port;
+        None: no page.
         """
         ports = _free_ports()
+        if metrics:
+            ports["metrics"] = metrics
         if web:
             ports["web"] = web
         self.page = None if web is None else f"http://127.0.0.1:{ports['web']}/"
+        self.metrics_page = None if metrics is None else f"http://127.0.0.1:{ports['metrics']}/"
         where = "recordings" if recordings is None else str(recordings.resolve())
         self._directory = tempfile.TemporaryDirectory(prefix="ustreamer-demo-")
         self.config_file = Path(self._directory.name) / "vehicle.toml"
-        config = _CONFIG if web is None else _CONFIG + _WEB
+        config = "".join((_CONFIG, "" if web is None else _WEB, "" if metrics is None else _OBSERVE))
         self.config_file.write_text(config.format(**ports, recordings=json.dumps(where)), encoding="utf-8")
-        self.streamer = process.load(self.config_file).streamer()
+        loaded = process.load(self.config_file)
+        self.streamer = loaded.streamer()
+        control = Control(self.streamer, self.config_file, lambda path: process.load(path).config)
+        self._observe = process.observe_server(loaded.config, self.streamer, control)
         self.chassis = Chassis(("127.0.0.1", ports["ecu"]), ("127.0.0.1", ports["someip"]))
         usubscription = UUri(AUTHORITY, 0, 3, 0)
         backbone, cloud = f"tcp/127.0.0.1:{ports['backbone']}", f"tcp/127.0.0.1:{ports['cloud']}"
@@ -210,7 +227,11 @@ class DemoVehicle:
 
     def __enter__(self) -> Self:
         try:
+            if self._observe is not None:
+                self._observe.open()
             self.streamer.start()
+            if self._observe is not None:
+                self._observe.start()
             for app in self.apps.values():
                 app.start()
             for subscription in SUBSCRIPTIONS:
@@ -240,6 +261,7 @@ class DemoVehicle:
         self._climate.stop()
         self.chassis.stop_publishing()
         rows = self.rows()
+        self._close_observe()
         self.streamer.stop()
         ledger = self.streamer.ledger()
         return DemoOutcome(
@@ -255,10 +277,15 @@ class DemoVehicle:
     ) -> None:
         self._close()
 
+    def _close_observe(self) -> None:
+        if self._observe is not None:
+            self._observe.close(_JOIN_S)
+
     def _close(self) -> None:
         self.chassis.close()
         for app in self.apps.values():
             app.close()
+        self._close_observe()
         self.streamer.stop(drain_s=0)
         self._directory.cleanup()
 
@@ -268,13 +295,14 @@ def _topic(subscription: DemoSubscription) -> UUri:
 
 
 def _free_ports() -> dict[str, int]:
-    """Five unused ports. All are held until the last is found, so that no two are equal."""
+    """Six unused ports. All are held until the last is found, so that no two are equal."""
     sockets = {
         "backbone": socket.socket(socket.AF_INET, socket.SOCK_STREAM),
         "cloud": socket.socket(socket.AF_INET, socket.SOCK_STREAM),
         "someip": socket.socket(socket.AF_INET, socket.SOCK_DGRAM),
         "ecu": socket.socket(socket.AF_INET, socket.SOCK_DGRAM),
         "web": socket.socket(socket.AF_INET, socket.SOCK_STREAM),
+        "metrics": socket.socket(socket.AF_INET, socket.SOCK_STREAM),
     }
     try:
         for each in sockets.values():

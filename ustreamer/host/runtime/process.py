@@ -147,7 +147,7 @@ def run(loaded: Loaded, drain_s: float, ready: Callable[[], None], audit: Path |
     control = Control(streamer, loaded.path, lambda path: load(path).config)
     with StateLock(loaded.config.state_dir), _auditing(audit, streamer):
         server = AdminServer(loaded.config.state_dir, control.handle_request, SYSTEM_CLOCK)
-        observe, manager = _observe_server(loaded.config, streamer, control), _service_manager(streamer)
+        observe, manager = observe_server(loaded.config, streamer, control), _service_manager(streamer)
         try:
             server.open()
             if observe is not None:
@@ -208,7 +208,7 @@ def _service_manager(streamer: Streamer) -> "ServiceManager | None":
     return ServiceManager(os.environ, streamer.receiving_threads, SYSTEM_CLOCK.monotonic_ns)
 
 
-def _observe_server(config: StreamerConfig, streamer: Streamer, control: Control) -> "HttpServer | None":
+def observe_server(config: StreamerConfig, streamer: Streamer, control: Control) -> "HttpServer | None":
     """The server of metrics and health; None without `[observe]`, and then nothing of it is imported.
 
     Raises UStatusError(FAILED_PRECONDITION) if the token of the page cannot be read.
