@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The completion script in a real bash, and the manual page."""
+"""The completion scripts in a real bash and a real zsh, and the manual page."""
 
 import json
+import os
+import select
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 
-from ustreamer.host.cli.completion import bash_script, manual_page, parsers_below
+from tests.waiting import wait_until
+from ustreamer.host.cli.completion import bash_script, manual_page, parsers_below, zsh_script
 from ustreamer.host.cli.main import parser
 
 _COMPLETE = """
@@ -26,18 +31,18 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-@pytest.mark.parametrize(
-    ("words", "expected", "absent"),
-    [
-        (["re"], {"reload", "recordings"}, {"run", "top"}),
-        (["recordings", ""], {"ls", "show", "check", "prove", "replay"}, {"run"}),
-        (["recordings", "replay", "--"], {"--into", "--speed", "--json"}, {"--received"}),
-        (["run", "vehicle.toml", "--"], {"--drain", "--log"}, {"--json"}),
-        (["test", "run", "--"], {"--recording"}, {"--drain"}),  # a file with the name of a command
-        (["completion", ""], {"bash", "man"}, set()),
-        (["check", "vehicle"], set(), {"run"}),
-    ],
-)
+CASES: Final[list[tuple[list[str], set[str], set[str]]]] = [
+    (["re"], {"reload", "recordings"}, {"run", "top"}),
+    (["recordings", ""], {"ls", "show", "check", "prove", "replay"}, {"run"}),
+    (["recordings", "replay", "--"], {"--into", "--speed", "--json"}, {"--received"}),
+    (["run", "vehicle.toml", "--"], {"--drain", "--log"}, {"--json"}),
+    (["test", "run", "--"], {"--recording"}, {"--drain"}),  # a file with the name of a command
+    (["completion", ""], {"bash", "zsh", "man"}, set()),
+    (["check", "vehicle"], set(), {"run"}),
+]
+
+
+@pytest.mark.parametrize(("words", "expected", "absent"), CASES)
 def test_bash_completes_commands_and_options(
     script: Path, words: list[str], expected: set[str], absent: set[str]
 ) -> None:
@@ -48,6 +53,68 @@ def test_bash_completes_commands_and_options(
     found = set(done.stdout.split())
     assert expected <= found, done.stderr
     assert not absent & found
+
+
+class Zsh:
+    """An interactive zsh at a terminal, with the script sourced after compinit."""
+
+    def __init__(self, program: str, directory: Path) -> None:
+        script = directory / "_ustreamer"
+        script.write_text(zsh_script(parser()), encoding="utf-8")
+        self._terminal, other = os.openpty()
+        # Wide, so that no candidate is wrapped; no file is in the directory, so files are no candidates.
+        (directory / "empty").mkdir()
+        self._process = subprocess.Popen(
+            [program, "-f", "-i"],
+            stdin=other,
+            stdout=other,
+            stderr=other,
+            cwd=directory / "empty",
+            env={"PATH": os.environ["PATH"], "TERM": "dumb", "HOME": str(directory), "LC_ALL": "C"},
+            start_new_session=True,
+        )
+        os.close(other)
+        self._seen = ""
+        setup = f"PS1=; stty cols 4000 rows 200; autoload -Uz compinit; compinit -u -D; source {script}; unsetopt beep"
+        self.answer_to(f"{setup}; LISTMAX=1000\n")
+
+    def answer_to(self, keys: str) -> str:
+        """Type `keys`, then clear the line. Returns what zsh has written meanwhile."""
+        self._seen = ""
+        # \x15 deletes the line. The echo of the command has the quotes, its output has not.
+        os.write(self._terminal, f"{keys}\x15print EN''D\n".encode())
+        wait_until(self._ended, "the end of the answer")
+        return self._seen
+
+    def _ended(self) -> bool:
+        if select.select([self._terminal], [], [], 0)[0]:
+            self._seen += os.read(self._terminal, 65_536).decode(errors="replace")
+        return "END" in self._seen
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        os.close(self._terminal)
+
+
+@pytest.fixture(scope="module")
+def zsh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Zsh]:
+    program = shutil.which("zsh")
+    if program is None:
+        pytest.skip("no zsh on PATH")
+    running = Zsh(program, tmp_path_factory.mktemp("zsh"))
+    yield running
+    running.stop()
+
+
+@pytest.mark.parametrize(("words", "expected", "absent"), CASES)
+def test_zsh_completes_commands_and_options(
+    zsh: Zsh, words: list[str], expected: set[str], absent: set[str]
+) -> None:
+    # ^D lists the candidates, also if there is one only.
+    found = set(zsh.answer_to(f"ustreamer {' '.join(words)}\x04").split())
+    assert expected <= found
+    assert not absent & (found - set(words))
 
 
 def test_the_manual_page_has_every_command_and_option() -> None:

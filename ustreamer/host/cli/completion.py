@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ustreamer completion bash | man`: a completion script, or a manual page. The parser in, text out.
+"""`ustreamer completion bash | zsh | man`: a completion script, or a manual page. The parser in, text out.
 
 The libraries for this, shtab and argparse-manpage, would be two packages on each gateway for these functions.
 """
@@ -26,20 +26,46 @@ _ustreamer() {{
 complete -o default -F _ustreamer ustreamer
 """
 
+_ZSH = """\
+#compdef ustreamer
+# Completion of ustreamer for zsh: copy it as _ustreamer to a directory of $fpath, or source it after compinit.
+_ustreamer() {{
+    local spot= word choices=
+    for word in "${{(@)words[2,CURRENT-1]}}"; do
+        case "$spot $word" in
+            {paths}) spot="$spot $word" ;;
+        esac
+    done
+    case "$spot" in
+{cases}
+    esac
+    compadd -- ${{=choices}}
+    _files
+}}
+if [ "$funcstack[1]" = "_ustreamer" ]; then
+    _ustreamer "$@"
+else
+    compdef _ustreamer ustreamer
+fi
+"""
+"""`path` is a special variable of zsh, so it is `spot` here."""
+
 
 def add_completion_command(
     commands: "argparse._SubParsersAction[argparse.ArgumentParser]",
 ) -> None:
     """Add the command, without a line in the help of all commands: packages use it, once."""
     parser = commands.add_parser("completion", description="print a script for completion, or a manual page")
-    parser.add_argument("form", choices=("bash", "man"), help="a script for bash, or a manual page")
+    parser.add_argument(
+        "form", choices=("bash", "zsh", "man"), help="a script for bash or zsh, or a manual page"
+    )
     parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
     from ustreamer.host.cli.main import parser
 
-    print({"bash": bash_script, "man": manual_page}[arguments.form](parser()), end="")
+    print({"bash": bash_script, "zsh": zsh_script, "man": manual_page}[arguments.form](parser()), end="")
     return 0
 
 
@@ -70,13 +96,22 @@ def _words_of(parser: argparse.ArgumentParser) -> Iterator[str]:
 
 def bash_script(parser: argparse.ArgumentParser) -> str:
     """Completes commands, options and choices; everything else as file names."""
+    return _script(_BASH, parser)
+
+
+def zsh_script(parser: argparse.ArgumentParser) -> str:
+    """As `bash_script`, for zsh."""
+    return _script(_ZSH, parser)
+
+
+def _script(template: str, parser: argparse.ArgumentParser) -> str:
     found = list(parsers_below(parser))
     paths = "|".join(f'" {" ".join(path)}"' for path, _ in found if path)
     cases = [
         f'        "{" " if path else ""}{" ".join(path)}") choices="{" ".join(_words_of(each))}" ;;'
         for path, each in found
     ]
-    return _BASH.format(paths=paths, cases="\n".join(cases))
+    return template.format(paths=paths, cases="\n".join(cases))
 
 
 def manual_page(parser: argparse.ArgumentParser) -> str:
