@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from ustreamer_usubscription import subscriptions_command
 from ustreamer_usubscription.commands import add_commands
 from ustreamer_usubscription.model.declared_topics import TopicState
 from ustreamer_usubscription.model.subscription import Observer, SubscriptionRecord
@@ -29,10 +30,11 @@ from ustreamer_usubscription.store.store import (
 from ustreamer_usubscription.subscriptions_command import ACTIONS
 from ustreamer_usubscription.subscriptions_file import read_file
 
+from ustreamer.core.storage.errors import StoreDamaged
 from ustreamer.core.storage.store_reader import StoreReader
 from ustreamer.hooks import StoredMessages
 from ustreamer.host.cli.main import main
-from ustreamer.uprotocol.ustatus import UStatusError
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import ANY, UUri
 
 if TYPE_CHECKING:
@@ -176,6 +178,24 @@ def test_reading_next_to_a_writer_does_not_disturb_it(
         filled.subscribe(caller=UUri("device1", number, 1, 0))
         assert len(listed(capsys, "ls", "--state-dir", filled.state_dir)) == number - 6
     assert filled.statistics("subscriptions") == 13
+
+
+@pytest.mark.parametrize(("is_removed", "code"), [(True, UCode.UNAVAILABLE), (False, UCode.DATA_LOSS)])
+def test_a_store_that_is_removed_while_it_is_read_is_no_damaged_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_removed: bool, code: UCode
+) -> None:
+    store = tmp_path / STORE_DIRECTORY
+    store.mkdir()
+
+    def inspect(place: Path) -> object:
+        if is_removed:
+            place.rmdir()
+        raise StoreDamaged(f"store {place}: No such file or directory")
+
+    monkeypatch.setattr(store_contents, "inspect_store", inspect)
+    with pytest.raises(UStatusError) as refused:
+        subscriptions_command._read_contents(store)
+    assert refused.value.code is code
 
 
 @pytest.mark.parametrize(

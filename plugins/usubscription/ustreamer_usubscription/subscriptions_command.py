@@ -194,9 +194,14 @@ def _store_path(arguments: argparse.Namespace) -> Path:
 
 
 def _read_contents(store: Path) -> StoreContents:
-    if not store.exists():
-        raise UStatusError(UCode.UNAVAILABLE, f"{store}: there is no store of subscriptions")
-    return store_contents.inspect_store(store)
+    try:
+        if store.exists():
+            return store_contents.inspect_store(store)
+    except StoreDamaged:
+        if store.exists():
+            raise
+        # A streamer on a full disk makes the files of a new store, and removes them again.
+    raise UStatusError(UCode.UNAVAILABLE, f"{store}: there is no store of subscriptions")
 
 
 def _matches(arguments: argparse.Namespace, found: SubscriptionRecord | SubscriptionEvent) -> bool:
