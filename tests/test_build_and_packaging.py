@@ -108,7 +108,7 @@ def installed_by(target: str) -> set[str]:
 
 def test_the_demo_installs_the_streamer_and_its_plugins_and_nothing_for_development() -> None:
     arguments = installed_by("demo")
-    assert {".[zenoh,cli]", *(f"./{plugin.relative_to(REPO)}" for plugin in PLUGINS)} <= arguments
+    assert {".[zenoh,cli,observe]", *(f"./{plugin.relative_to(REPO)}" for plugin in PLUGINS)} <= arguments
     assert not any("dev" in re.findall(r"\w+", argument) for argument in arguments - {"/dev/null"})
     assert "./pipeline" not in arguments
     assert {"ustreamer[zenoh,cli,observe,uvloop,dev]", "./pipeline"} <= installed_by("test")

@@ -62,6 +62,7 @@ BOUNDED = {
         "local.listener_failed",
         "mqtt.listener_failed",
         "plugins.failed",
+        "tracing.failed",
         "plugins.tap_disabled",
         "egress.failed",
         "observe.not_notified",
@@ -94,6 +95,11 @@ BOUNDED = {
         "recorder.resumed",
         "recorder.segment_not_finished",
     },
+    "at most once per outage of the collector, and once in a while for lost spans": {
+        "tracing.collector_away",
+        "tracing.resumed",
+        "tracing.spans_lost",
+    },
     "at the start or the end of the process, a plugin or a file": {
         "dead_letters.store_damaged",
         "egress.not_restored",
@@ -109,6 +115,7 @@ BOUNDED = {
         "someip.no_batches",
         "someip.peer_socket_failed",
         "spool.damaged",
+        "tracing.stopped",
         "streamer.spool_unused",
         "streamer.started",
         "streamer.stopped",
