@@ -17,6 +17,7 @@ VECTORS  := build/wamp-testsuite/.installed
 PLUGINS  := $(patsubst %/pyproject.toml,%,$(sort $(wildcard plugins/*/pyproject.toml)))
 PROJECTS := pyproject.toml $(PLUGINS:%=%/pyproject.toml)
 PIPELINE := pipeline/pyproject.toml
+KIT      := tck/pyproject.toml
 PIP      := $(BIN)/python -m pip --disable-pip-version-check -q
 
 # The first interpreter that runs and is new enough; a name on PATH may be a shim with nothing behind it.
@@ -77,11 +78,11 @@ lint: $(DEV) ## ruff, mypy --strict, import contracts, licences at run time
 	$(call check,ruff format,$(BIN)/ruff format -q --check)
 	$(call check,mypy,$(BIN)/mypy -n 2)
 	@# Two plugins may have a tests/test_plugin.py each; to mypy that is one module twice, so: one run each.
-	$(foreach t,$(wildcard plugins/*/tests) pipeline/tests,$(call check,mypy $(t),$(BIN)/mypy $(t))$(newline))
+	$(foreach t,$(wildcard plugins/*/tests) pipeline/tests tck/tests,$(call check,mypy $(t),$(BIN)/mypy $(t))$(newline))
 	$(call check,import contracts,$(BIN)/lint-imports --no-cache)
 	$(call check,licences,$(BIN)/python -m release.licences)
 
-conformance: $(DEV) ## rebuild docs/conformance.md and docs/someip-conformance.md: each rule, its code, its tests, their result
+conformance: $(DEV) ## rebuild docs/conformance.md and docs/someip-conformance.md: rules, code, tests, the test kit against ours
 	@$(BIN)/python -m tests.conformance $(ARGS)
 
 bench: $(DEV) ## the figures of docs/performance.md next to bare forwarders, at most 15 minutes (ARGS="calls rates")
@@ -127,8 +128,8 @@ sbom: $(DEV) ## a bill of materials of a gateway in CycloneDX: dist/ustreamer.cd
 
 clean: ## remove .venv, caches and build leftovers
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
-	@for p in . plugins/* pipeline; do rm -rf $$p/build $$p/dist $$p/*.egg-info; done
-	@find ustreamer plugins pipeline tests proto benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+	@for p in . plugins/* pipeline tck; do rm -rf $$p/build $$p/dist $$p/*.egg-info; done
+	@find ustreamer plugins pipeline tck tests proto benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1~\2/p' Makefile | awk -F'~' '{ printf "%-20s%s\n", $$1, $$2 }'
@@ -160,8 +161,9 @@ $(SPARK): $(RUN) $(PIPELINE)
 
 # By name, not -e: the streamer stands already, only the extras are added, and a demo that runs meanwhile (make -j) keeps
 # its script.
-$(DEV): $(SPARK)
+$(DEV): $(SPARK) $(KIT)
 	@echo 'installing what development needs'
+	@$(PIP) install -e ./tck
 	@$(PIP) install 'ustreamer[zenoh,cli,observe,uvloop,dev]' 'ustreamer-pipeline[connect,mcap,s3]'
 	@touch $@
 

@@ -20,7 +20,14 @@ from docs.reference.docstrings import as_rst  # noqa: E402
 project = "uStreamer"
 root_doc = "docs/index"
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
-include_patterns = ["*.md", "docs/**.md", "examples/**.md", "pipeline/README.md", "plugins/*/README.md"]
+include_patterns = [
+    "*.md",
+    "docs/**.md",
+    "examples/**.md",
+    "pipeline/README.md",
+    "plugins/*/README.md",
+    "tck/README.md",
+]
 exclude_patterns = [".*", "build", "dist"]
 myst_heading_anchors = 4  # the anchors that GitHub makes
 html_theme = "furo"  # has its fonts and scripts with it: a reader's browser asks no other host

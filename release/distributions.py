@@ -34,7 +34,8 @@ def distributions(root: Path = REPO) -> Iterator[Distribution]:
     """The streamer first, because all others require it."""
     for file in (root / "pyproject.toml", *sorted(root.glob("plugins/*/pyproject.toml"))):
         yield Distribution(_name_in(file), file.parent)
-    yield Distribution(_name_in(root / "pipeline/pyproject.toml"), root / "pipeline")
+    for folder in ("tck", "pipeline"):
+        yield Distribution(_name_in(root / folder / "pyproject.toml"), root / folder)
 
 
 def _name_in(file: Path) -> str:

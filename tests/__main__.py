@@ -48,6 +48,7 @@ COMMANDS: Final = (BENCHMARKS, OPERATIONS)
 VEHICLE: Final = f"{BENCHMARKS}/test_vehicle.py"
 """It waits for 50 s."""
 PLUGINS: Final = "plugins"
+KIT: Final = "tck/tests"
 LARGEST_SUITES: Final = (f"{PLUGINS}/usubscription", f"{PLUGINS}/wamp")
 """Together they take as long as the pipeline."""
 TRANSPORTS: Final = "tests/transports"
@@ -61,7 +62,7 @@ WAITING_SUITES: Final = (
 )
 """Whole processes, which wait for each other three quarters of the time. Each suite takes as long as the others."""
 CPU_BOUND_SUITES: Final = (
-    ("tests", PLUGINS, *_ignoring(E2E, BENCHMARKS, TRANSPORTS, *LARGEST_SUITES, *WITH_TRANSPORTS)),
+    ("tests", PLUGINS, KIT, *_ignoring(E2E, BENCHMARKS, TRANSPORTS, *LARGEST_SUITES, *WITH_TRANSPORTS)),
     (TRANSPORTS, *WITH_TRANSPORTS),
     ("pipeline/tests",),
     LARGEST_SUITES,

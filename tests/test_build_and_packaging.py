@@ -433,7 +433,7 @@ def test_the_import_contracts_and_mypy_cover_every_plugin() -> None:
     assert packages == set(contracts["no-plugin-needed"]["forbidden_modules"])
     assert packages == set(contracts["no-pipeline-needed"]["source_modules"]) - {"ustreamer"}
     folders = {str(plugin.relative_to(REPO)) for plugin in PLUGINS}
-    assert folders | {"pipeline"} == set(tool["mypy"]["mypy_path"])
+    assert folders | {"pipeline", "tck"} == set(tool["mypy"]["mypy_path"])
     assert {f"{folder}/ustreamer_{Path(folder).name}" for folder in folders} <= set(tool["mypy"]["files"])
 
 

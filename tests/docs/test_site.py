@@ -23,7 +23,14 @@ OTHER_HOST = re.compile(r"""<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)=["'
 
 def pages() -> list[str]:
     """The pages of the site: what docs/conf.py includes."""
-    patterns = ["*.md", "docs/**/*.md", "examples/**/*.md", "pipeline/README.md", "plugins/*/README.md"]
+    patterns = [
+        "*.md",
+        "docs/**/*.md",
+        "examples/**/*.md",
+        "pipeline/README.md",
+        "plugins/*/README.md",
+        "tck/README.md",
+    ]
     found = {path for pattern in patterns for path in ROOT.glob(pattern)}
     return sorted(path.relative_to(ROOT).as_posix() for path in found)
 

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The uSubscription of another device, played by the kit: it receives what the subject forwards and answers it."""
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import Final, NamedTuple
+
+import zenoh
+
+from uprotocol_tck.case import CaseFailed
+from uprotocol_tck.probe import Entity, Inbox, Network, Received
+from uprotocol_tck.protobuf import MalformedProtobuf
+from uprotocol_tck.uprotocol import ANY_RESOURCE, ANY_VERSION, ANYTHING, Code, Kind, Uri
+from uprotocol_tck.usubscription import DIALECTS, Dialect, State, Subscription
+
+ENTITY: Final = 0
+"""The type of every uSubscription."""
+
+
+class RemoteCall(NamedTuple):
+    """A Subscribe or Unsubscribe of the subject."""
+
+    received: Received
+    dialect: Dialect
+    wanted: Subscription
+    """The topic, and for Subscribe the expiration and the period."""
+    reply: Callable[[Received, bytes, Code | None], object]
+
+    @property
+    def is_subscribe(self) -> bool:
+        sink = self.received.head.sink
+        return sink is not None and sink.resource == self.dialect.methods.subscribe
+
+    def answer(self, state: State = State.SUBSCRIBED) -> None:
+        """A successful Response. That of Unsubscribe is empty."""
+        subscribed = self.dialect.encode_subscribed(self.wanted.topic, state)
+        self.reply(self.received, subscribed if self.is_subscribe else b"", None)
+
+    def fail(self, code: Code) -> None:
+        self.reply(self.received, b"", code)
+
+
+class RemoteUsubscription:
+    """It grants every call at once, except those of topics that a case holds."""
+
+    def __init__(self, network: Network, authority: str) -> None:
+        self.authority = authority
+        self.network = network
+        self._calls: list[RemoteCall] = []
+        self._held: set[Uri] = set()
+        self._changed = threading.Condition()
+        self._queue: SimpleQueue[Received | None] = SimpleQueue()
+        self._undeclare: Callable[[], object] = lambda: None
+        self.listen()
+        self._thread = threading.Thread(target=self._serve, name="remote uSubscription", daemon=True)
+        self._thread.start()
+
+    def listen(self) -> None:
+        """Receive all requests to it; again after its network was away."""
+        pattern = Uri(self.authority, ENTITY, ANY_VERSION, ANY_RESOURCE)
+        self._undeclare = self.network.listen(ANYTHING, pattern, _Queued(self._queue))
+
+    def close(self) -> None:
+        self._queue.put(None)
+        self._thread.join(1)
+
+    def hold(self, topic: Uri) -> None:
+        """Leave the calls about a topic to the case."""
+        with self._changed:
+            self._held.add(topic)
+
+    def calls(self, topic: Uri, *, subscribe: bool | None = None) -> list[RemoteCall]:
+        """The calls about a topic so far."""
+        with self._changed:
+            return [
+                each
+                for each in self._calls
+                if each.wanted.topic == topic and subscribe in {None, each.is_subscribe}
+            ]
+
+    def wait_call(self, topic: Uri, *, subscribe: bool, count: int = 1) -> RemoteCall:
+        """Wait for the call of this number about a topic."""
+        name = "Subscribe" if subscribe else "Unsubscribe"
+        with self._changed:
+            if not self._changed.wait_for(
+                lambda: len(self.calls(topic, subscribe=subscribe)) >= count, self.network.deadline_s
+            ):
+                found = len(self.calls(topic, subscribe=subscribe))
+                raise CaseFailed(
+                    f"{name} of {topic} at the other device: {found} of {count} within {self.network.deadline_s:g} s"
+                )
+            return self.calls(topic, subscribe=subscribe)[count - 1]
+
+    def _serve(self) -> None:
+        while (received := self._queue.get()) is not None:
+            call = self._read(received)
+            if call is None:
+                continue
+            with self._changed:
+                self._calls.append(call)
+                is_held = call.wanted.topic in self._held
+                self._changed.notify_all()
+            if not is_held:
+                with suppress(zenoh.ZError):  # its network is away, so the subject calls again
+                    call.answer()
+
+    def _read(self, received: Received) -> RemoteCall | None:
+        """The call; None for what is no Subscribe and no Unsubscribe."""
+        head = received.attributes
+        if head is None or head.kind != Kind.REQUEST or head.sink is None:
+            return None
+        dialect = DIALECTS.get(head.sink.version)
+        methods = dialect and dialect.methods
+        if (
+            dialect is None
+            or not methods
+            or head.sink.resource not in {methods.subscribe, methods.unsubscribe}
+        ):
+            return None
+        try:
+            wanted = dialect.read_request(received.payload)
+        except MalformedProtobuf:
+            return None
+        return RemoteCall(received, dialect, wanted, self._reply)
+
+    def _reply(self, request: Received, payload: bytes, code: Code | None) -> None:
+        sink = request.head.sink
+        assert sink is not None
+        Entity.respond(_Responder(self.network, sink.at(0)), request, payload, commstatus=code)
+
+
+class _Responder(Entity):
+    """An entity that only sends."""
+
+    def __init__(self, network: Network, address: Uri) -> None:
+        self.network = network
+        self.address = address
+
+
+class _Queued(Inbox):
+    """An inbox that passes on what it receives."""
+
+    def __init__(self, queue: SimpleQueue[Received | None]) -> None:
+        super().__init__("remote uSubscription")
+        self._queue = queue
+
+    def append(self, item: Received) -> None:
+        self._queue.put(item)
