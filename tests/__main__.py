@@ -30,7 +30,9 @@ def _ignoring(*places: str) -> tuple[str, ...]:
 BENCHMARKS: Final = "tests/benchmarks"
 STALLED_CLIENTS: Final = f"{BENCHMARKS}/test_wamp.py"
 (DEMO,) = _e2e_files("operations/demo")
-TIMED_E2E: Final = _e2e_files("discovery/hostile_ecus", "delivery/isolation", "subscriptions/rates")
+TIMED_E2E: Final = _e2e_files(
+    "conformance/kit", "discovery/hostile_ecus", "delivery/isolation", "subscriptions/rates"
+)
 TIMING_SENSITIVE: Final = (STALLED_CLIENTS, DEMO, *TIMED_E2E)
 """Each test repeats a measurement that the machine disturbed.
 

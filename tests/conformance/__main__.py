@@ -30,7 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     root: Path = parser.parse_args(argv).root.resolve()
     traces = build_traces(root)
-    run_outcomes = run_tests(root, sorted({test for found in traces.values() for test in found.tests}))
+    run_outcomes = dict(run_tests(root, sorted({test for found in traces.values() for test in found.tests})))
+    run_outcomes |= run_cases([case for found in traces.values() for case in found.cases])
     problems = 0
     for file, found in traces.items():
         page, render = PAGES[file]
@@ -40,15 +41,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         wrong = _problems(found, outcomes, run_outcomes)
         problems += len(wrong)
         print(*wrong, sep="\n", end="\n" * bool(wrong), file=sys.stderr)
-        print(f"{page}: {len(found.rules.all)} rules, {len(found.tests)} tests, {len(wrong)} wrong")
+        cases = f", {len(found.cases)} cases" if found.cases else ""
+        print(f"{page}: {len(found.rules.all)} rules, {len(found.tests)} tests{cases}, {len(wrong)} wrong")
     return 1 if problems else 0
+
+
+def run_cases(cases: Sequence[CaseRef]) -> Mapping[CaseRef, RunOutcome]:
+    """The outcomes of these cases of the kit, against a started streamer."""
+    if not cases:
+        return {}
+    # After the tests: pytest refuses to run with a part of the streamer that was imported before.
+    from tests.conformance.subject import judge
+
+    return judge(cases)
 
 
 def _problems(
     found: Trace, outcomes: Mapping[str, RunOutcome], run_outcomes: Mapping[CaseRef, RunOutcome]
 ) -> list[str]:
     # A test that did not run would be hidden by another passed test of the same rule.
-    not_run = [f"{test.nodeid}: not run" for test in found.tests if run_outcomes[test] == RunOutcome()]
+    expected = (*found.tests, *found.cases)
+    not_run = [f"{each.nodeid}: not run" for each in expected if run_outcomes[each] == RunOutcome()]
     failures = [
         f"{id}: {outcome.failure_reason} ({outcome})"
         for id, outcome in outcomes.items()

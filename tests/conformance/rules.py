@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of the specifications, as rules.toml (uSubscription) and someip.toml list them."""
+"""The rules of the specifications, as rules.toml (uProtocol, WAMP) and someip.toml list them."""
 
 import tomllib
 from pathlib import Path
@@ -8,21 +8,9 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 
 RULES_FILE: Final = Path("tests/conformance/rules.toml")
-"""Path of the list of rules of uSubscription in a tree."""
+"""Path of the list of rules of uProtocol and WAMP in a tree."""
 SOMEIP_RULES_FILE: Final = Path("tests/conformance/someip.toml")
 """Path of the list of items of the SOME/IP specification in a tree."""
-
-UNLISTED_PREFIXES: Final = (
-    "dsn~service-error-model-",
-    "dsn~up-transport-mqtt5-",
-    "dsn~up-transport-zenoh-",
-    "dsn~uri-",
-    "dsn~uuid-",
-    "DSP-",
-    "SIP-",
-    "ZEN-",
-)
-"""Prefixes of tagged specification ids that no list contains."""
 
 Need: TypeAlias = Literal["impl", "test"]
 
@@ -31,6 +19,7 @@ class SpecRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`also` is a later specification with the same id. `note` is the reason for a rule without code or test.
 
     `excluded`: why the rule does not apply, a sentence or a key of `SpecRules.reasons`. `unmet`: what is missing.
+    `inside`: why no case of the kit judges it. `shown_by`: tests without a tag, as `file::name`.
     """
 
     id: str
@@ -40,12 +29,17 @@ class SpecRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     note: str = ""
     excluded: str = ""
     unmet: str = ""
+    inside: str = ""
+    shown_by: tuple[str, ...] = ()
 
 
 class Specification(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """With `either`, each rule needs a case of the kit or a test, and no tagged code."""
+
     name: str
     title: str
     source: str = ""
+    either: bool = False
 
 
 class SpecRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -73,6 +67,10 @@ class SpecRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                     f"rule {rule.id}: excluded {rule.excluded!r}, expected a sentence or a key of reasons"
                 )
             seen.add(rule.id)
+
+    def needs_either(self, rule: SpecRule) -> bool:
+        """True if a case or a test of the rule is enough."""
+        return any(each.either and rule in self.rules[each.name] for each in self.specifications)
 
     @property
     def all(self) -> list[SpecRule]:

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 SOURCE_GLOBS: Final = ("ustreamer/**/*.py", "plugins/*/ustreamer_*/**/*.py")
 TEST_GLOBS: Final = ("tests/**/*.py", "plugins/*/tests/**/*.py")
+KIT_GLOB: Final = "tck/uprotocol_tck/cases/*.py"
 _GENERATED: Final = "ustreamer/uprotocol/pb/"
 _TAG: Final = re.compile(r"\[(\w+)->([^\]]*)\]")
 
@@ -78,6 +79,21 @@ def collect_modules(root: Path, patterns: Iterable[str]) -> list[SourceModule]:
         if not name.startswith(_GENERATED)
     )
     return [read_module(name, source) for name, source in sources if _TAG.search(source)]
+
+
+def collect_kit_cases(root: Path) -> dict[str, list[CaseRef]]:
+    """The cases of the kit in a tree, by the rules that their decorators name, in order of file and place."""
+    found: dict[str, list[CaseRef]] = {}
+    for path in sorted(root.glob(KIT_GLOB)):
+        file = path.relative_to(root).as_posix()
+        for statement in ast.parse(path.read_text(encoding="utf-8"), filename=file).body:
+            match statement:
+                case ast.FunctionDef(
+                    name=name, decorator_list=[ast.Call(func=ast.Name(id="case"), args=args)]
+                ):
+                    for argument in args:
+                        found.setdefault(ast.literal_eval(argument), []).append(CaseRef(file, name))
+    return found
 
 
 def read_module(file: str, source: str) -> SourceModule:

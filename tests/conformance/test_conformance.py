@@ -58,7 +58,8 @@ def test_the_page_matches_the_rules_code_and_tests_of_this_tree(both: tuple[Trac
 def test_the_page_shows_passed_tests_only(both: tuple[Trace, ModuleType, str]) -> None:
     found, module, page = both
     outcomes = module.parse_outcomes(page)
-    assert outcomes.keys() == {id for id, evidence in found.evidence.items() if evidence.tests}
+    judged = {id for id, evidence in found.evidence.items() if evidence.tests or evidence.cases}
+    assert outcomes.keys() == judged
     assert {id: str(each) for id, each in outcomes.items() if each.failure_reason} == {}
 
 
@@ -90,10 +91,28 @@ def test_the_list_has_every_rule_of_the_specifications(found: Trace) -> None:
         "v3": 54,
         "lifecycle": 20,
         "v4": 36,
+        "dispatchers": 27,
+        "wamp": 17,
+        "uri": 11,
+        "uuid": 4,
+        "uattributes": 27,
+        "umessage": 7,
+        "zenoh": 6,
+        "transport": 27,
+        "mqtt5": 6,
+        "communication": 15,
     }
     assert [rule.id for rule in found.rules.rules["lifecycle"]] == [f"LIF-{n}" for n in range(1, 21)]
-    shape = re.compile(r"(req|dsn|aou)~usubscription-[a-z_-]+~1|LIF-\d+")
+    shape = re.compile(r"(req|dsn|aou)~[a-z0-9_-]+~[12]|(LIF|DSP|WSU)-\d+")
     assert [rule.id for rule in found.rules.all if not shape.fullmatch(rule.id)] == []
+
+
+def test_every_rule_without_a_case_of_the_kit_has_a_reason_or_other_tests(found: Trace) -> None:
+    without = [rule for rule in found.rules.all if not found.evidence[rule.id].cases]
+    assert [
+        rule.id for rule in without if not (rule.inside or rule.excluded or rule.shown_by or rule.note)
+    ] == []
+    assert [rule.id for rule in found.rules.all if rule.inside and found.evidence[rule.id].cases] == []
 
 
 def test_few_rules_are_excepted_and_the_page_has_the_reasons(found: Trace, page: str) -> None:
@@ -162,11 +181,10 @@ def test_a_complete_tree_gets_its_page_and_only_tests_of_listed_rules_run(
     tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with (tree / TEST_FILE).open("a", encoding="utf-8") as file:
-        file.write("\n\n# [utest->dsn~uri-pattern-matching~2]\ndef test_of_others():\n    raise OSError\n")
         file.write("\n\ndef test_of_nothing():\n    raise OSError\n")
     done = conform(tree)
     assert (done.returncode, done.stderr) == (0, "")
-    assert re.search(r"^1 passed, 2 deselected", done.stdout, re.MULTILINE)
+    assert re.search(r"^1 passed, 1 deselected", done.stdout, re.MULTILINE)
     assert done.stdout.endswith("docs/conformance.md: 2 rules, 1 tests, 0 wrong\n")
     page = (tree / report.PAGE_FILE).read_text(encoding="utf-8")
     assert (
@@ -175,7 +193,7 @@ def test_a_complete_tree_gets_its_page_and_only_tests_of_listed_rules_run(
         "* test: [test_keep.py](../plugins/one/tests/test_keep.py)\n  `test_it_is_kept`\n"
         "* result: passed 1\n"
     ) in page
-    assert "| One | 2 | 2 | 0 | 1 |" in page.splitlines()
+    assert "| One | 2 | 2 | 0 | 1 | 0 |" in page.splitlines()
     assert page.splitlines()[-1] == "* `LIF-1`: Left open."
     assert str(tree) not in page
     monkeypatch.setattr(command, "run_tests", all_pass)
@@ -321,6 +339,97 @@ def test_an_item_is_met_or_unmet_or_does_not_apply(tree: Path, tagged: str, gaps
     assert "| SD-3 | It is left out. | all of it |" in page
 
 
+# --- cases of the kit -------------------------------------------------------------------------------------------------
+
+EITHER_RULES = """\
+[[specifications]]
+name = "two"
+title = "Two"
+either = true
+
+[[rules.two]]
+id = "TWO-1"
+says = "It is judged."
+
+[[rules.two]]
+id = "TWO-2"
+says = "It is shown."
+shown_by = ["plugins/one/tests/test_keep.py::test_it_is_kept"]
+
+[[rules.two]]
+id = "TWO-3"
+says = "It is not for us."
+excluded = "It permits everything."
+"""
+CASES = """\
+@case("TWO-1", versions=(3, 4))
+def it_is_judged(world):
+    pass
+"""
+CASES_FILE = "tck/uprotocol_tck/cases/judging.py"
+
+
+@pytest.fixture
+def judged_tree(tree: Path) -> Path:
+    """A tree with a specification whose rules need a case or a test."""
+    text = (tree / RULES_FILE).read_text(encoding="utf-8")
+    (tree / RULES_FILE).write_text(f"{text}\n{EITHER_RULES}", encoding="utf-8")
+    (tree / CASES_FILE).parent.mkdir(parents=True)
+    (tree / CASES_FILE).write_text(CASES, encoding="utf-8")
+    return tree
+
+
+def test_a_case_or_a_test_or_a_reason_is_enough(judged_tree: Path) -> None:
+    trace = build_trace(judged_tree)
+    assert (trace.gaps, trace.invalid_tags, trace.cases) == ([], (), [CaseRef(CASES_FILE, "it_is_judged")])
+    outcomes = {"TWO-1": RunOutcome(2), "req~one-kept~1": RunOutcome(1)}
+    page = report.render_page(trace, outcomes)
+    assert report.parse_outcomes(page) == outcomes
+    assert (
+        "* case: [judging.py](../tck/uprotocol_tck/cases/judging.py)\n  `it_is_judged`\n* result: passed 2\n"
+        in page
+    )
+    assert "  `test_it_is_kept`\n* result: by `make test`\n" in page
+    assert "| Two | 3 | 3 | 0 | 1 | 1 |" in page.splitlines()
+    assert page.splitlines()[-1] == "* `TWO-3`: It permits everything."
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "messages"),
+    [
+        (CASES_FILE, '"TWO-1"', '"LIF-1"', ["TWO-1: no case and no test"]),
+        (CASES_FILE, '"TWO-1"', '"TWO-1", "TWO-9"', [f"{CASES_FILE}::it_is_judged: TWO-9: no such rule"]),
+        (CASES_FILE, '"TWO-1"', '"TWO-1", "TWO-3"', ["TWO-3: does not apply, but is tagged"]),
+        (
+            str(RULES_FILE),
+            "::test_it_is_kept",
+            "::test_it_was",
+            ["TWO-2: shown by plugins/one/tests/test_keep.py::test_it_was, which does not exist"],
+        ),
+    ],
+)
+def test_a_rule_without_evidence_and_an_unknown_rule_or_test_are_faults(
+    judged_tree: Path, file: str, old: str, new: str, messages: list[str]
+) -> None:
+    put(judged_tree, file, old, new)
+    trace = build_trace(judged_tree)
+    assert [*trace.invalid_tags, *trace.gaps] == messages
+
+
+def test_a_case_that_did_not_run_and_one_that_failed_are_reported(
+    judged_tree: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "run_tests", all_pass)
+    for outcome, message in (
+        (RunOutcome(), "no test passed (not run)"),
+        (RunOutcome(1, 1), "a test failed (passed 1, failed 1)"),
+        (RunOutcome(0, 0, 1), "no test passed (skipped 1)"),
+    ):
+        monkeypatch.setattr(command, "run_cases", lambda cases, found=outcome: dict.fromkeys(cases, found))
+        assert command.main(["--root", str(judged_tree)]) == 1
+        assert f"TWO-1: {message}" in capsys.readouterr().err
+
+
 def test_a_reason_is_a_known_key_or_a_sentence() -> None:
     with pytest.raises(ValueError, match="rule a: excluded 'no'"):
         SpecRules((ONE,), {"one": (SpecRule("a", "A.", excluded="no"),)}, {"info": "It explains."})
@@ -330,7 +439,7 @@ def test_missing_code_and_tests_are_on_the_page_without_a_run(tree: Path) -> Non
     put(tree, TEST_FILE, "[utest->req~one-kept~1]", "")
     page = report.render_page(build_trace(tree), {})
     assert "  `keep`\n* test: **missing**\n* result: **missing**\n" in page
-    assert "| One | 2 | 1 | 1 | 1 |" in page.splitlines()
+    assert "| One | 2 | 1 | 1 | 1 | 0 |" in page.splitlines()
     assert report.parse_outcomes(page) == {}
 
 

@@ -9,12 +9,19 @@ from typing import NamedTuple
 from tests.conformance.rules import (
     RULES_FILE,
     SOMEIP_RULES_FILE,
-    UNLISTED_PREFIXES,
     SpecRule,
     SpecRules,
     load_rules,
 )
-from tests.conformance.tags import SOURCE_GLOBS, TEST_GLOBS, CaseRef, SourceModule, Tag, collect_modules
+from tests.conformance.tags import (
+    SOURCE_GLOBS,
+    TEST_GLOBS,
+    CaseRef,
+    SourceModule,
+    Tag,
+    collect_kit_cases,
+    collect_modules,
+)
 
 
 class CodeRef(NamedTuple):
@@ -25,17 +32,20 @@ class CodeRef(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """The tags of a rule, in order of file and place."""
+    """The tags of a rule, in order of file and place, and the cases of the kit that judge it."""
 
     code: tuple[CodeRef, ...]
     tests: tuple[CaseRef, ...]
+    cases: tuple[CaseRef, ...] = ()
 
-    def missing(self, rule: SpecRule) -> list[str]:
-        """The missing parts of the rule, as text."""
+    def missing(self, rule: SpecRule, *, either: bool = False) -> list[str]:
+        """The missing parts of the rule, as text. With `either`, a case or a test is enough."""
         if rule.excluded:
-            return ["does not apply, but is tagged"] if self.code or self.tests else []
+            return ["does not apply, but is tagged"] if self.code or self.tests or self.cases else []
         if rule.unmet:
             return []
+        if either:
+            return [] if self.tests or self.cases or rule.shown_by else ["no case and no test"]
         missing = {"impl": not self.code, "test": not self.tests}
         messages = {"impl": "no code is tagged", "test": "no test is tagged"}
         return [messages[need] for need in rule.needs if missing[need]]
@@ -51,9 +61,16 @@ class Trace(NamedTuple):
     @property
     def gaps(self) -> list[str]:
         """The incomplete rules, each with its missing parts."""
-        return [
-            f"{rule.id}: {what}" for rule in self.rules.all for what in self.evidence[rule.id].missing(rule)
-        ]
+        return [f"{rule.id}: {what}" for rule in self.rules.all for what in self.missing(rule)]
+
+    def missing(self, rule: SpecRule) -> list[str]:
+        """The missing parts of a rule, as text."""
+        return self.evidence[rule.id].missing(rule, either=self.rules.needs_either(rule))
+
+    @property
+    def cases(self) -> list[CaseRef]:
+        """Every case of the kit that judges a rule, once."""
+        return sorted({case for evidence in self.evidence.values() for case in evidence.cases})
 
     @property
     def tests(self) -> list[CaseRef]:
@@ -62,7 +79,7 @@ class Trace(NamedTuple):
 
 
 def build_trace(root: Path) -> Trace:
-    """The trace of the rules of uSubscription."""
+    """The trace of the rules of uProtocol."""
     return build_traces(root)[RULES_FILE]
 
 
@@ -82,13 +99,20 @@ def build_traces(root: Path) -> dict[Path, Trace]:
         for tag in module.tags:
             if tag.kind in {"utest", "itest"}:
                 cases.setdefault(tag.rule, {}).update(dict.fromkeys(module.tests_of(tag)))
+    judged = collect_kit_cases(root)
     ids = {rule.id for rules in lists.values() for rule in rules.all}
-    invalid = tuple(_invalid_tags(ids, sources, tests))
+    unknown = [f"{judged[id][0].nodeid}: {id}: no such rule" for id in judged if id not in ids]
+    shown = [text for rules in lists.values() for rule in rules.all for text in _unknown_tests(root, rule)]
+    invalid = (*_invalid_tags(ids, sources, tests), *unknown, *shown)
     return {
         file: Trace(
             rules,
             {
-                each.id: Evidence(tuple(code.get(each.id, ())), tuple(cases.get(each.id, ())))
+                each.id: Evidence(
+                    tuple(code.get(each.id, ())),
+                    tuple(cases.get(each.id, ())),
+                    tuple(judged.get(each.id, ())),
+                )
                 for each in rules.all
             },
             invalid if file == RULES_FILE else (),
@@ -105,10 +129,19 @@ def _invalid_tags(
             for tag in module.tags:
                 if tag.kind not in kinds:
                     yield f"{tag}: expected {' or '.join(sorted(kinds))} here"
-                elif tag.rule not in ids and not tag.rule.startswith(UNLISTED_PREFIXES):
+                elif tag.rule not in ids:
                     yield f"{tag}: no such rule{_hint(tag, ids)}"
                 elif "impl" not in kinds and not module.tests_of(tag):
                     yield f"{tag}: is on {tag.symbol or 'the module'}, expected a test"
+
+
+def _unknown_tests(root: Path, rule: SpecRule) -> Iterator[str]:
+    """The tests of `shown_by` that are not there."""
+    for shown in rule.shown_by:
+        file, _, name = shown.partition("::")
+        path = root / file
+        if not path.is_file() or f"def {name}(" not in path.read_text(encoding="utf-8"):
+            yield f"{rule.id}: shown by {shown}, which does not exist"
 
 
 def _hint(tag: Tag, ids: set[str]) -> str:

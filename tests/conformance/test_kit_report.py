@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page about the test kit matches the mutants and their stored results."""
+
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from tests.conformance.kit_report import (
+    PAGE_FILE,
+    AlarmResult,
+    KitResults,
+    alarm_summary,
+    faults,
+    load_results,
+    mutant_summary,
+    render_page,
+)
+from tests.conformance.mutants import MUTANTS
+
+REPO = Path(__file__).resolve().parents[2]
+FOUND = {each.name: [] if each.unseen else ["a_case"] for each in MUTANTS}
+
+
+def test_the_page_has_the_stored_results() -> None:
+    text = (REPO / PAGE_FILE).read_text(encoding="utf-8")
+    assert text == render_page(load_results(REPO)), "run `python -m tests.conformance.kit_trials mutants`"
+
+
+def test_every_mutant_was_found_or_has_a_reason_and_no_run_had_a_false_alarm() -> None:
+    results = load_results(REPO)
+    assert faults(results) == []
+    assert (results.alarms.runs, results.alarms.busy_loops) == (20, 2)
+
+
+def test_there_are_forty_mutants_each_of_one_place() -> None:
+    assert len({each.name for each in MUTANTS}) == len(MUTANTS) == 40
+    counts = {each.name: (REPO / each.path).read_text(encoding="utf-8").count(each.old) for each in MUTANTS}
+    assert {name: count for name, count in counts.items() if count != 1} == {}
+    assert [each.name for each in MUTANTS if each.old == each.new] == []
+
+
+def test_each_wrong_result_is_a_fault() -> None:
+    complete = KitResults(found_by=FOUND)
+    assert faults(complete) == []
+    seen = next(each.name for each in MUTANTS if not each.unseen)
+    unseen = next(each.name for each in MUTANTS if each.unseen)
+    for found, fault in (
+        ({**FOUND, seen: []}, f"{seen}: not found"),
+        ({**FOUND, unseen: ["a_case"]}, f"{unseen}: found, but has a reason not to be"),
+        ({name: cases for name, cases in FOUND.items() if name != seen}, f"{seen}: not run"),
+        ({**FOUND, "another": ["a_case"]}, "another: no such mutant"),
+    ):
+        assert faults(replace(complete, found_by=found)) == [fault]
+    assert faults(replace(complete, alarms=AlarmResult(1, 2, 3, ["a_case"], 4))) == ["a_case"]
+
+
+def test_the_summaries_have_the_figures() -> None:
+    results = KitResults(found_by=FOUND, alarms=AlarmResult(20, 2, 158, [], 31))
+    assert mutant_summary(results) == "37 of 40 mutants found; 3 cannot be seen from outside."
+    assert alarm_summary(results) == (
+        "0 false alarms in 20 runs of 158 cases next to 2 busy loops; the longest run took 31 s."
+    )
