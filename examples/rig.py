@@ -42,7 +42,7 @@ _STOP_S: Final = 30.0
 def arguments_of(name: str, description: str | None, events: int) -> argparse.ArgumentParser:
     """The parser with the options of every example; an example may add its own."""
     parser = argparse.ArgumentParser(prog=f"python -m examples.{name}", description=description)
-    parser.add_argument("--events", type=int, default=events, help=f"number of publications ({events})")
+    parser.add_argument("--events", type=_count, default=events, help=f"number of publications ({events})")
     parser.add_argument(
         "--ports",
         type=_ports,
@@ -53,9 +53,21 @@ def arguments_of(name: str, description: str | None, events: int) -> argparse.Ar
     return parser
 
 
+def _count(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a number from 1 on")
+    return int(text)
+
+
 def _ports(text: str) -> dict[int, int]:
-    pairs = (pair.split("=") for pair in text.split(","))
+    pairs = [pair.split("=") for pair in text.split(",")]
+    if not all(len(pair) == 2 and all(map(_is_port, pair)) for pair in pairs):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected pairs of ports such as 7447=20001,30500=20002")
     return {int(shown): int(used) for shown, used in pairs}
+
+
+def _is_port(text: str) -> bool:
+    return text.isdecimal() and 0 < int(text) < 1 << 16
 
 
 def on_ports(text: str, ports: Mapping[int, int]) -> str:
@@ -111,6 +123,10 @@ class RunningStreamer:
         self._process.stdout.close()
 
 
+def _end(number: int, frame: object) -> None:
+    raise SystemExit(128 + number)
+
+
 class Example:
     """A temporary folder with the configurations of an example, and all that runs: `with Example(...) as example`."""
 
@@ -121,6 +137,7 @@ class Example:
         prefix = f"ustreamer-{self._folder.name}-"
         self.directory = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix=prefix)))
         self._bench = self._stack.enter_context(StreamerBench(self.directory))
+        signal.signal(signal.SIGTERM, _end)  # else the streamers stay
 
     def __enter__(self) -> Self:
         return self

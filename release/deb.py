@@ -121,6 +121,11 @@ def _install(wheels: Path, root: Path) -> None:
     _run([*pip, "--require-hashes", "--only-binary", ":all:", "-r", str(LOCK)])
     _run([*pip, "--no-deps", "--no-index", *gateway_wheels(wheels)])
     shutil.rmtree(packages / "bin", ignore_errors=True)  # they name the Python of this machine
+    for place in packages.glob("*.dist-info/direct_url.json"):  # it names the folder of the wheel
+        place.unlink()
+        record = place.with_name("RECORD")
+        lines = record.read_text(encoding="utf-8").splitlines(keepends=True)
+        record.write_text("".join(line for line in lines if "direct_url.json" not in line), encoding="utf-8")
     final = f"/{ENVIRONMENT}/lib/python{PYTHON}/site-packages"
     compile_all = [sys.executable, "-m", "compileall", "-q", "-s", str(packages), "-p", final]
     _run([*compile_all, "--invalidation-mode", "unchecked-hash", str(packages)])

@@ -72,6 +72,8 @@ BOUNDED = {
         "someip.refused",
         "someip.segments_abandoned",
         "usubscription.%s_not_sent",
+        "usubscription.call_not_sent",
+        "usubscription.unreadable_response",
         "zenoh.advertisement_failed",
         "zenoh.advertisement_limit",
         "zenoh.announcement_limit",

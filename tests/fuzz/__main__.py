@@ -91,9 +91,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.list:
         print("\n".join(BORDERS))
         return 0
+    if min(options.inputs, options.seconds, options.jobs - 1) < 0:
+        parser.error("--inputs and --seconds are 0 or more, --jobs 1 or more")
     if options.input:
-        if len(options.borders) != 1:
-            parser.error("--input needs the name of one border")
+        if len(options.borders) != 1 or not options.input.is_file():
+            parser.error("--input needs the name of one border, and a file")
         for name in names:
             with tempfile.TemporaryDirectory() as directory:
                 BORDERS[name].make(Path(directory))(options.input.read_bytes())

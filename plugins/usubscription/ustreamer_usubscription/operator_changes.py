@@ -53,11 +53,11 @@ class RemovalPattern(NamedTuple):
 
 
 class SubscriptionText(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A subscription as JSON: a line of `ustreamer subscriptions export`. `status` is not imported."""
+    """A subscription as JSON: a line of `ustreamer subscriptions export`. `status` is checked, not imported."""
 
     topic: str
     subscriber: str
-    status: str = ""
+    status: Literal["", "SUBSCRIBED", "SUBSCRIBE_PENDING"] = ""
     period_ns: Annotated[int, Meta(ge=0, le=_MAX_INT)] = 0
     expire_ms: Annotated[int, Meta(ge=-_MAX_INT, le=_MAX_INT)] | None = None
     details: Annotated[str, Meta(max_length=2 * MAX_DETAILS)] = ""

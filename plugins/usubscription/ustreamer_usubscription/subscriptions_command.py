@@ -9,10 +9,10 @@ import argparse
 import json
 import sys
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
@@ -32,6 +32,9 @@ from ustreamer_usubscription.store.records import (
     read_remote,
 )
 from ustreamer_usubscription.store.store_contents import StoreContents
+
+if TYPE_CHECKING:
+    from ustreamer_usubscription.operator_changes import SubscriptionText
 
 _DEFAULT_STATE_DIR: Final = "/var/lib/ustreamer"
 _OK: Final = 0
@@ -119,19 +122,28 @@ def _import(arguments: argparse.Namespace) -> int:
     for note in found.notes:
         print(f"{arguments.file}: {note}", file=sys.stderr)
     if _is_used(store):
-        texts = [msgspec.to_builtins(each) for each in found.subscriptions]
-        imported = sum(
-            arguments.request_plugin(
-                store.parent, "usubscription", {"add": texts[first : first + _ADDED_AT_ONCE]}
-            )
-            for first in range(0, len(texts), _ADDED_AT_ONCE)
-        )
+        imported = _import_into_streamer(arguments, store, found.subscriptions)
     else:
         imported = change_store(
             store, AddedSubscriptions(tuple(each.record() for each in found.subscriptions))
         )
     print(json.dumps({"imported": imported}) if arguments.json else f"{imported} subscriptions imported")
     return _OK
+
+
+def _import_into_streamer(
+    arguments: argparse.Namespace, store: Path, subscriptions: "Sequence[SubscriptionText]"
+) -> int:
+    """The number of imported subscriptions. Raises UStatusError, with the number that was imported before."""
+    texts, imported = [msgspec.to_builtins(each) for each in subscriptions], 0
+    for first in range(0, len(texts), _ADDED_AT_ONCE):
+        request = {"add": texts[first : first + _ADDED_AT_ONCE]}
+        try:
+            imported += arguments.request_plugin(store.parent, "usubscription", request)
+        except UStatusError as error:
+            text = f"{error.message}; {imported} of {len(texts)} subscriptions were imported before"
+            raise UStatusError(error.code, text) from error
+    return imported
 
 
 def _is_used(store: Path) -> bool:

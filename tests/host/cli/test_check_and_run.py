@@ -5,6 +5,7 @@ import os
 import random
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -12,6 +13,7 @@ from typing import Final
 import pytest
 
 from tests.e2e.rigs.ports import tcp_ports, udp_ports
+from tests.waiting import wait_until
 from ustreamer.host.cli.check import check
 from ustreamer.host.config.config import ConfigError
 from ustreamer.host.runtime import process
@@ -83,6 +85,10 @@ def own_process() -> Iterator[None]:
     for number, handler in handlers.items():
         signal.signal(number, handler)
     sys.setswitchinterval(interval)
+    wait_until(
+        lambda: not [each for each in threading.enumerate() if each.name.startswith("egress ")],
+        "the end of the egress threads",
+    )
 
 
 def broken(text: str, rng: random.Random) -> str:

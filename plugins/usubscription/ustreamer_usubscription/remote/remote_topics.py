@@ -131,9 +131,9 @@ class RemoteTopics:
         try:
             reply = _decode_reply(remote_call, message, version)
         except UStatusError as error:
-            self._count_and_log(
-                "remote_unreadable", "usubscription.unreadable_response", remote_call.key, error
-            )
+            if self._is_first("remote_unreadable"):
+                extra = {"topic": str(remote_call.key), "why": str(error)}
+                log.warning("usubscription.unreadable_response", extra=extra)
             reply = RemoteReply(None)
         self._responses.append((remote_call, reply, reqid))
         if reply.event is not None:
@@ -274,7 +274,9 @@ class RemoteTopics:
             try:
                 send(message)
             except UStatusError as error:
-                self._count_and_log("remote_unsent", "usubscription.call_not_sent", remote_call.key, error)
+                if self._is_first("remote_unsent"):
+                    extra = {"topic": str(remote_call.key), "why": str(error)}
+                    log.warning("usubscription.call_not_sent", extra=extra)
                 self._calls.on_failure(remote_call, now_ns, _jitter(message.id))
 
     def _on_timeout(self, topic: UUri) -> None:
@@ -308,11 +310,10 @@ class RemoteTopics:
         """
         return {**self._calls.counts, **self._counts, "remote_open": self._calls.in_flight_count}
 
-    def _count_and_log(self, counter: str, event_name: str, topic: UUri, error: UStatusError) -> None:
-        # Logged once, always counted: there may be one for each remote topic.
-        if not self._counts[counter]:
-            log.warning(event_name, extra={"topic": str(topic), "why": str(error)})
+    def _is_first(self, counter: str) -> bool:
+        """Count it. True the first time: only that is logged, as there may be one for each remote topic."""
         self._counts[counter] += 1
+        return self._counts[counter] == 1
 
 
 def _upstream_period_ns(period_ns: int) -> int:
