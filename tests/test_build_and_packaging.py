@@ -371,7 +371,7 @@ def test_on_a_developers_machine_the_missing_tshark_is_reported_and_the_tests_ru
     result = ci_run(tmp_path, ci="false")
     assert result.returncode == 0
     assert "cannot install tshark" in result.stderr
-    assert result.stdout == "make test was called, CI=false\n"
+    assert result.stdout == "make docs was called, CI=false\nmake test was called, CI=false\n"
 
 
 def test_make_interop_installs_tshark_and_runs_the_available_tests() -> None:
