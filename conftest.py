@@ -2,10 +2,15 @@
 """For every test of every distribution."""
 
 import gc
+import signal
 
 from hypothesis import HealthCheck, settings
 
 gc.disable()  # until every test is collected
+
+# A shell without job control starts background jobs with SIGINT ignored, and every process that a test starts inherits it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Two busy cores may hold up any single example for longer than the 200 ms that hypothesis allows it, and all together for longer
 # than the second that it allows their making.
