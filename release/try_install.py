@@ -29,7 +29,7 @@ def try_install(wheels: Path, folder: Path) -> None:
     """`folder` gets a virtual environment and a state of its own. Raises TryError."""
     began_ns = SYSTEM_CLOCK.monotonic_ns()
     (folder / "dist").symlink_to(wheels.absolute())
-    for command in commands_of_page():
+    for command in commands_of_page("## Try it"):
         _run(["sh", "-c", command], folder)
     passed_s = (SYSTEM_CLOCK.monotonic_ns() - began_ns) / 1e9
     print(f"the demo has forwarded messages after {passed_s:.0f} s")
@@ -41,11 +41,13 @@ def try_install(wheels: Path, folder: Path) -> None:
     config.write_bytes((REPO / "configs/minimal.toml").read_bytes())
     _run([binaries / "ustreamer", "check", config, "--offline"], folder)
     _run_streamer([binaries / "ustreamer", "run", config], folder)
+    for command in commands_of_page("use pipx or uv:"):
+        _run(["sh", "-c", command], folder)
 
 
-def commands_of_page() -> list[str]:
-    """The commands that a new reader runs: to install the streamer and its plugins, and to run the demo."""
-    section = INSTALL_PAGE.read_text(encoding="utf-8").split("## Try it\n")[1]
+def commands_of_page(before: str) -> list[str]:
+    """The commands of docs/install.md in the first block after a line."""
+    section = INSTALL_PAGE.read_text(encoding="utf-8").split(before)[1]
     return section.split("```sh\n")[1].split("```")[0].splitlines()
 
 
@@ -78,7 +80,7 @@ def _run_streamer(command: Sequence[str | Path], folder: Path) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """Without what leads to the source tree; `python3` is the version of this interpreter."""
+    """Without what leads to the source tree; `python3`, `pipx` and `uvx` are those of this environment."""
     kept = {name: text for name, text in os.environ.items() if not name.startswith("PYTHON")}
     return kept | {"PATH": os.pathsep.join([str(Path(sys.executable).parent), kept.get("PATH", os.defpath)])}
 

@@ -104,7 +104,7 @@ def test_the_page_installs_the_streamer_and_each_plugin_and_nothing_else(tmp_pat
     wheels = {f"{each.name.replace('-', '_')}-{version()}-py3-none-any.whl": each.name for each in ALL}
     for wheel in wheels:
         (dist / wheel).touch()
-    make_environment, install, run = commands_of_page()
+    make_environment, install, run = commands_of_page("## Try it")
     assert make_environment == "python3 -m venv .venv"
     assert run.startswith(".venv/bin/ustreamer ")
     shown = subprocess.run(
