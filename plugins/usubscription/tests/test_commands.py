@@ -371,6 +371,18 @@ def test_an_export_becomes_the_store_of_another_streamer(
     assert "right" in output_of(capsys, "check", *place)
 
 
+def test_the_command_reports_subscriptions_that_have_ended(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [{"topic": "//a/1/1/8001", "subscriber": f"//b/{n}/1/0", "expire_ms": n or None} for n in range(3)]
+    path = tmp_path / "old.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    assert main(["subscriptions", "import", "--state-dir", str(tmp_path / "state"), str(path)]) == 0
+    shown = capsys.readouterr()
+    assert shown.err == f"{path}: 2 subscriptions have ended and were left out\n"
+    assert shown.out == "1 subscriptions imported\n"
+
+
 @pytest.mark.parametrize(
     ("line", "problem"),
     [

@@ -127,6 +127,8 @@ def _import(arguments: argparse.Namespace) -> int:
         imported = change_store(
             store, AddedSubscriptions(tuple(each.record() for each in found.subscriptions))
         )
+    if ended := len(found.subscriptions) - imported:
+        print(f"{arguments.file}: {ended} subscriptions have ended and were left out", file=sys.stderr)
     print(json.dumps({"imported": imported}) if arguments.json else f"{imported} subscriptions imported")
     return _OK
 
