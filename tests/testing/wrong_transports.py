@@ -758,6 +758,12 @@ class HasThreadsAfterClose(QueuedTransport):
         return [] if thread is None else [ReceivingThread(thread.name, self.turns, self.waiting)]
 
 
+@found_by("test_a_receiving_thread_without_input_does_not_look_as_if_it_hangs")
+class NeverWaits(QueuedTransport):
+    def receiving_threads(self) -> Sequence[ReceivingThread]:
+        return [msgspec.structs.replace(each, waiting=False) for each in super().receiving_threads()]
+
+
 @found_by("test_each_message_is_progress_of_a_receiving_thread")
 class CountsOneTurnOnly(QueuedTransport):
     def receiving_threads(self) -> Sequence[ReceivingThread]:

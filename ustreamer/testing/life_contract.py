@@ -168,10 +168,6 @@ class LifeContract(PairContract):
             entered.set()
             assert go.wait(DEADLINE_S)
 
-        def working() -> set[tuple[str, int]]:
-            """The threads that do not wait for input, with their turns."""
-            return {(each.name, each.turns) for each in pair.b.receiving_threads() if not each.waiting}
-
         pair.b.register_listener(TOPIC, None, hang)
         self.wait_connected(pair)
         has_threads = bool(pair.b.receiving_threads())
@@ -180,17 +176,22 @@ class LifeContract(PairContract):
         sender.start()
         try:
             assert entered.wait(DEADLINE_S)
-            hanging, until = working(), now_s() + 1.5  # without input SOME/IP has a turn each second
-            while now_s() < until:
-                hanging &= working()
-                time.sleep(0.05)
+            hanging = _without_progress(pair.b)
         finally:
             go.set()
             sender.join(DEADLINE_S)
         assert bool(hanging) is has_threads
-        wait_until(lambda: not hanging & working(), "its progress")
+        wait_until(lambda: not hanging & _working(pair.b), "its progress")
         pair.b.close()
         assert list(pair.b.receiving_threads()) == []
+
+    def test_a_receiving_thread_without_input_does_not_look_as_if_it_hangs(self, pair: Pair) -> None:
+        inbox = Mailbox()
+        pair.b.register_listener(TOPIC, None, inbox)
+        self.wait_connected(pair)
+        pair.a.send(publish(new_id(), TOPIC))
+        inbox.wait(1)
+        wait_until(lambda: not _without_progress(pair.b), "threads that wait for input, or have turns")
 
     def test_each_message_is_progress_of_a_receiving_thread(self, pair: Pair) -> None:
         inbox = Mailbox()
@@ -270,3 +271,17 @@ class LifeContract(PairContract):
 
     def test_a_name_of_a_counter_is_a_metric_name(self, pair: Pair) -> None:
         assert [name for name in pair.a.statistics() if not name.isidentifier() or name != name.lower()] == []
+
+
+def _working(transport: EndpointTransport) -> set[tuple[str, int]]:
+    """The threads that do not wait for input, with their turns."""
+    return {(each.name, each.turns) for each in transport.receiving_threads() if not each.waiting}
+
+
+def _without_progress(transport: EndpointTransport) -> set[tuple[str, int]]:
+    """The threads that neither waited for input nor had a turn for 1.5 s. Without input SOME/IP has one each second."""
+    found, until = _working(transport), now_s() + 1.5
+    while found and now_s() < until:
+        found &= _working(transport)
+        time.sleep(0.05)
+    return found
