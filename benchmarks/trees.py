@@ -6,33 +6,47 @@ For a change on a machine whose speed varies within a minute: many short rounds 
 minimum and the first quartile count. `--hz` measures at a pace instead. AFTER may be `.`.
 `--direction mixed-someip-zenoh mixed-zenoh-someip` sends 200 topics (model `mixed` of `benchmarks.traffic.models`),
 without the bare forwarder.
-`--recorded both` enables the recorder in both checkouts, `--recorded after` in the second only, so `. . --recorded
-after` shows its cost.
+`--both recorder` enables the recorder in both checkouts, `--after recorder` in the second only, so `. . --after
+recorder` shows its cost. Other names are `metrics` (with histograms, and a scrape each second) and `rules`, access
+rules that allow the traffic.
 """
 
 import argparse
 import random
+import re
+import socket
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Final
+from threading import Event, Thread
+from typing import Final, Self
+from urllib.request import urlopen
 
 import msgspec
 
 from benchmarks.harness.checkouts import CheckoutTestbed, start_code
-from benchmarks.harness.child_process import ChildError
+from benchmarks.harness.child_process import Child, ChildError
 from benchmarks.harness.measure import Load, at_pace, at_saturation
-from benchmarks.harness.testbed import Direction, Rig, Subject
+from benchmarks.harness.testbed import Direction, Ports, Rig, Subject, free_ports
+from benchmarks.traffic import sockets
 from benchmarks.traffic.models import MODELS
 
 _PACED: Final = 1_500  # messages of a round
-_SUBJECTS: Final = {
-    "neither": (Subject.STREAMER, Subject.STREAMER),
-    "both": (Subject.RECORDED, Subject.RECORDED),
-    "after": (Subject.STREAMER, Subject.RECORDED),
-}
+_FEATURES: Final = ("recorder", "metrics", "rules")
+_SCRAPE_S: Final = 1.0
+_RULES: Final = """
+[[endpoints.{name}.access]]
+allow = true
+type = "publish"
+
+[[endpoints.{name}.access]]
+allow = true
+type = "request"
+sink = "//*/0/FF/FFFF"
+"""
+"""For one endpoint: publications, and calls of core services. All other messages are denied."""
 DIRECTIONS: Final = ("someip-zenoh", "zenoh-someip", "zenoh-zenoh")
 MIXED: Final = {
     "mixed-someip-zenoh": Direction.SOMEIP_TO_ZENOH,
@@ -42,7 +56,44 @@ MIXED: Final = {
 
 
 class TreesTestbed(CheckoutTestbed):
-    """The rigs of each direction."""
+    """The rigs of each direction, of streamers with the features in `features`. Scrapes their metrics each second."""
+
+    def __init__(self, directory: Path, payload: int) -> None:
+        super().__init__(directory, payload)
+        self.features: Sequence[str] = ()
+        self._urls: list[str] = []
+        self._stopping = Event()
+        self._scraper = Thread(target=self._scrape)
+
+    def __enter__(self) -> Self:
+        self._scraper.start()
+        return super().__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        self._stopping.set()
+        self._scraper.join()
+        super().__exit__(*error)
+
+    def _scrape(self) -> None:
+        while not self._stopping.wait(_SCRAPE_S):
+            for url in list(self._urls):
+                with urlopen(url) as answer:  # noqa: S310  # of this process's own child
+                    answer.read()
+
+    def start_streamer(self, name: str, config: str, ports: Ports) -> Child:
+        if "recorder" in self.features:
+            config += "[plugins.recorder]\n"
+        if "rules" in self.features:
+            names = re.findall(r"^\[endpoints\.(\w+)\]", config, re.MULTILINE)
+            config += "".join(_RULES.format(name=each) for each in names)
+        if "metrics" not in self.features:
+            return super().start_streamer(name, config, ports)
+        [port] = free_ports([socket.SOCK_STREAM])
+        address = f"{sockets.LOOPBACK}:{port}"
+        config += f'[observe]\nlisten = "{address}"\nlatency = true\n'
+        streamer = super().start_streamer(name, config, ports)
+        self._urls.append(f"http://{address}/metrics")
+        return streamer
 
     def rig(self, direction: str, subject: Subject) -> Rig:
         if direction in MIXED:
@@ -81,14 +132,14 @@ def compare_trees(
     direction: str,
     payload: int,
     rounds: int,
-    subjects: Sequence[Subject],
+    features: Sequence[Sequence[str]],
     measured: Callable[[Rig], tuple[float, float]],
 ) -> dict[str, Figures]:
-    """Measure all trees, each with its subject. Raises ChildError if a process ends or nothing arrives."""
+    """Measure all trees, each with its features. Raises ChildError if a process ends or nothing arrives."""
     with TreesTestbed(directory, payload) as stage:
         rigs = [] if direction in MIXED else [("bare", stage.rig(direction, Subject.BARE))]
-        for name, stage.tree, subject in zip(("before", "after"), trees, subjects, strict=True):
-            rigs.append((name, stage.rig(direction, subject)))
+        for name, stage.tree, stage.features in zip(("before", "after"), trees, features, strict=True):
+            rigs.append((name, stage.rig(direction, Subject.STREAMER)))
         found: dict[str, list[tuple[float, float]]] = {name: [] for name, _ in rigs}
         for number in range(-1, rounds):
             for name, rig in random.sample(rigs, len(rigs)):
@@ -116,7 +167,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--direction", choices=(*DIRECTIONS, *MIXED), nargs="+", default=DIRECTIONS)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--payload", type=int, default=64)
-    parser.add_argument("--recorded", choices=_SUBJECTS, default="neither")
+    parser.add_argument("--both", choices=_FEATURES, nargs="+", default=[], help="enabled in both checkouts")
+    parser.add_argument("--after", choices=_FEATURES, nargs="+", default=[], help="enabled in the second one")
     parser.add_argument("--seconds", type=float, default=0.3, help="of a round at saturation")
     parser.add_argument("--hz", type=float, help=f"rounds of {_PACED} messages at this pace instead")
     options = parser.parse_args(argv)
@@ -131,7 +183,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     def measured(rig: Rig) -> tuple[float, float]:
         return at_saturation(rig, load) if hz is None else at_pace(rig, hz, _PACED)
 
-    subjects = _SUBJECTS[options.recorded]
+    features = (options.both, [*options.both, *options.after])
     for direction in options.direction:
         with tempfile.TemporaryDirectory(prefix="ustreamer-benchmark-") as directory:
             try:
@@ -141,7 +193,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                     direction,
                     options.payload,
                     options.rounds,
-                    subjects,
+                    features,
                     measured,
                 )
             except ChildError as error:

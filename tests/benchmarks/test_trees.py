@@ -2,12 +2,14 @@
 """Two checkouts in alternating rounds: the figures summarize the rounds, and each streamer runs from its own tree."""
 
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from benchmarks import trees
 from benchmarks.harness.checkouts import CheckoutTestbed
+from benchmarks.harness.child_process import ChildError
 from benchmarks.harness.testbed import Subject
 from benchmarks.trees import Figures, main
 
@@ -38,7 +40,9 @@ def test_a_streamer_runs_only_from_its_own_tree(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("options", [["--recorded", "after", "--seconds", "0.1"], ["--hz", "5000"]])
+@pytest.mark.parametrize(
+    "options", [["--after", "recorder", "metrics", "rules", "--seconds", "0.1"], ["--hz", "5000"]]
+)
 def test_two_trees_and_the_bare_forwarder_are_compared(
     options: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -59,9 +63,28 @@ def test_two_trees_are_compared_with_the_traffic_of_a_vehicle(capsys: pytest.Cap
     assert all(float(each) > 0 for row in tables if row[0] not in trees.MIXED for each in row[1:])
 
 
-def test_the_recorder_is_on_in_the_selected_trees() -> None:
-    on = {name: [each is Subject.RECORDED for each in subjects] for name, subjects in trees._SUBJECTS.items()}
-    assert on == {"neither": [False, False], "both": [True, True], "after": [False, True]}
+@pytest.mark.parametrize("direction", ["someip-zenoh", "zenoh-zenoh", "mixed-zenoh-someip"])
+def test_the_second_tree_has_more_features_in_a_valid_configuration(
+    direction: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[str] = []
+
+    def command(stage: trees.TreesTestbed, path: Path) -> list[str]:
+        found.append(path.read_text(encoding="utf-8"))
+        return ["true"]  # ends at once
+
+    monkeypatch.setattr(trees.TreesTestbed, "streamer_command", command)
+    with trees.TreesTestbed(tmp_path, 64) as stage:
+        for stage.features in ((), ("recorder", "metrics", "rules")):
+            with pytest.raises(ChildError):
+                stage.rig(direction, Subject.STREAMER)
+    before, after = map(tomllib.loads, found)
+    assert "recorder" not in before["plugins"]
+    assert "recorder" in after["plugins"]
+    assert "observe" not in before
+    assert "observe" in after
+    assert not any("access" in each for each in before["endpoints"].values())
+    assert all(len(each["access"]) == 2 for each in after["endpoints"].values())
 
 
 def test_a_tree_without_a_streamer_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
