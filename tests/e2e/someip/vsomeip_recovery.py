@@ -5,6 +5,8 @@
 
 runs in its own namespace, with the ECU at the far end of a cable. In each round both clients do the same, one after
 the other: subscribe, then recover from a StopOffer, a killed ECU and a lost link. Prints the medians in milliseconds.
+Both clients are connected before they subscribe. After an Offer vsomeip subscribes at once, and "at once" is the
+streamer without the delay of the standard.
 """
 
 import os
@@ -22,7 +24,7 @@ from tests.e2e.rigs.entities import USUBSCRIPTION, ZenohEntity
 from tests.e2e.rigs.ports import tcp_ports, udp_ports
 from tests.e2e.rigs.sd_ecu import SD_GROUP
 from tests.e2e.rigs.streamer import START_S, StreamerProcess
-from tests.e2e.rigs.wire import SUBSCRIBE, Uri, subscription_request
+from tests.e2e.rigs.wire import FETCH_SUBSCRIPTIONS, SUBSCRIBE, Uri, subscription_request, topic_request
 from tests.e2e.someip.vsomeip_peer import VsomeipPeer, offered_service
 from tests.e2e.someip.vsomeip_peer_scenarios import SD, VsomeipPeerScenarios
 from tests.e2e.someip.vsomeip_samples import Installation, installation
@@ -45,7 +47,11 @@ transport = "someip"
 authorities = ["chassis"]
 bind = "{near}"
 port = {data}
-sd = {{ multicast = "{group}", interface = "{near}" }}
+
+[endpoints.chassis.sd]
+multicast = "{group}"
+interface = "{near}"
+timings = {{ request_response_delay_min_ms = {delay_ms[0]}, request_response_delay_max_ms = {delay_ms[1]} }}
 
 [[endpoints.chassis.services]]
 service = 0x1111
@@ -123,16 +129,20 @@ def _recoveries(ecu: EcuUnderTest, count: Callable[[], int]) -> Iterator[tuple[s
 
 
 @contextmanager
-def _streamer(directory: Path) -> Iterator[tuple[Callable[[], float], Callable[[], int]]]:
+def _streamer(
+    directory: Path, delay_ms: tuple[int, int]
+) -> Iterator[tuple[Callable[[], float], Callable[[], int]]]:
     """The subscribe of a Zenoh application, and the count of its events."""
     [zenoh], [data] = tcp_ports(1), udp_ports(1)
     config = directory / "recovery.toml"
-    text = _CONFIG.format(zenoh=zenoh, data=data, near=NEAR_ADDRESS, group=SD_GROUP)
+    text = _CONFIG.format(zenoh=zenoh, data=data, near=NEAR_ADDRESS, group=SD_GROUP, delay_ms=delay_ms)
     config.write_text(text, encoding="utf-8")
     with StreamerProcess(config) as streamer, ZenohEntity(zenoh, "hpc.vin1") as app:
 
         def subscribe() -> float:
             streamer.stderr.wait_one(lambda line: "someip.found" in line)
+            # As the other client, it is now connected.
+            app.call(USUBSCRIPTION.at(FETCH_SUBSCRIPTIONS), topic_request(TOPIC))
             began = time.monotonic()
             app.call(USUBSCRIPTION.at(SUBSCRIBE), subscription_request(TOPIC))
             return began
@@ -166,8 +176,8 @@ def measure(directory: Path, found: Installation, program: Path, rounds: int) ->
         VsomeipPeerScenarios(directory, found, program, cable)  # the multicast route of the far end
         run_system_command("ip", "route", "add", "224.0.0.0/4", "dev", "near")
         for number in range(rounds):
-            for name in ("streamer", "vsomeip"):
-                place = directory / f"{name}{number}"
+            for name in ("streamer", "at once", "vsomeip"):
+                place = directory / f"{name.replace(' ', '-')}{number}"
                 place.mkdir()
 
                 def start(place: Path = place) -> VsomeipPeer:
@@ -177,7 +187,10 @@ def measure(directory: Path, found: Installation, program: Path, rounds: int) ->
                     )
 
                 ecu = EcuUnderTest(start)
-                client = _streamer(place) if name == "streamer" else _vsomeip(found, program, place)
+                if name == "vsomeip":
+                    client = _vsomeip(found, program, place)
+                else:
+                    client = _streamer(place, (10, 50) if name == "streamer" else (0, 0))
                 with client as (subscribe, count):
                     began = subscribe()
                     steps = [("subscribe", _wait_for_event(count, 0, began)), *_recoveries(ecu, count)]
@@ -195,8 +208,11 @@ def _main(directory: Path, program: Path, rounds: int = 3) -> None:
     found = installation(os.environ)
     assert isinstance(found, Installation), found
     for step, medians in measure(directory, found, program, rounds).items():
-        ours, theirs = medians["streamer"], medians["vsomeip"]
-        print(f"{step:15} streamer {ours:6.0f} ms   vsomeip {theirs:6.0f} ms   ratio {ours / theirs:.2f}")
+        ours, at_once, theirs = medians["streamer"], medians["at once"], medians["vsomeip"]
+        print(
+            f"{step:15} streamer {ours:6.1f} ms {ours / theirs:5.2f}   at once {at_once:6.1f} ms {at_once / theirs:5.2f}"
+            f"   vsomeip {theirs:6.1f} ms"
+        )
 
 
 if __name__ == "__main__":
