@@ -14,6 +14,7 @@ SPARK    := .venv/.installed-pipeline
 DEV      := .venv/.installed-dev
 AUTOBAHN := build/autobahn-js/.installed
 VECTORS  := build/wamp-testsuite/.installed
+CLIENTS  := build/up-python/.installed
 PLUGINS  := $(patsubst %/pyproject.toml,%,$(sort $(wildcard plugins/*/pyproject.toml)))
 PROJECTS := pyproject.toml $(PLUGINS:%=%/pyproject.toml)
 PIPELINE := pipeline/pyproject.toml
@@ -44,7 +45,7 @@ demo-report: $(SPARK) ## the demo, recorded, and what Spark makes of it: build/d
 	@$(BIN)/ustreamer-pipeline report $(REPORT)/lake $(REPORT)
 	@echo '$(REPORT)/report.html'
 
-test: lint $(AUTOBAHN) $(VECTORS) ## lint, then every test, warnings as errors (ARGS="-k throttle -x")
+test: lint $(AUTOBAHN) $(VECTORS) $(CLIENTS) ## lint, then every test, warnings as errors (ARGS="-k throttle -x")
 	@$(BIN)/python -m tests $(ARGS)
 
 quick: $(DEV) ## lint and all pure tests, under 90 s on two cores; run it before each commit (ARGS="-k throttle -x")
@@ -78,7 +79,7 @@ lint: $(DEV) ## ruff, mypy --strict, import contracts, licences at run time
 	$(call check,ruff format,$(BIN)/ruff format -q --check)
 	$(call check,mypy,$(BIN)/mypy -n 2)
 	@# Two plugins may have a tests/test_plugin.py each; to mypy that is one module twice, so: one run each.
-	$(foreach t,$(wildcard plugins/*/tests) pipeline/tests tck/tests,$(call check,mypy $(t),$(BIN)/mypy $(t))$(newline))
+	$(foreach t,$(wildcard plugins/*/tests) pipeline/tests tck/tests $(wildcard clients/*/tests),$(call check,mypy $(t),$(BIN)/mypy $(t))$(newline))
 	$(call check,import contracts,$(BIN)/lint-imports --no-cache)
 	$(call check,licences,$(BIN)/python -m release.licences)
 
@@ -128,8 +129,8 @@ sbom: $(DEV) ## a bill of materials of a gateway in CycloneDX: dist/ustreamer.cd
 
 clean: ## remove .venv, caches and build leftovers
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
-	@for p in . plugins/* pipeline tck; do rm -rf $$p/build $$p/dist $$p/*.egg-info; done
-	@find ustreamer plugins pipeline tck tests proto benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+	@for p in . plugins/* pipeline tck clients/*; do rm -rf $$p/build $$p/dist $$p/*.egg-info; done
+	@find ustreamer plugins pipeline tck clients tests proto benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1~\2/p' Makefile | awk -F'~' '{ printf "%-20s%s\n", $$1, $$2 }'
@@ -183,3 +184,9 @@ $(VECTORS): plugins/wamp/tests/vectors.txt | $(BIN)/pip
 	@if $(PIP) download --no-deps --no-binary autobahn --require-hashes -d $(@D) -r $< && \
 	    tar -xzf $(@D)/autobahn-*.tar.gz -C $(@D) --strip-components=3 --wildcards '*/.proto/testsuite/*.json'; then touch $@; \
 	else echo 'pip could not fetch the vectors of WAMP: the tests with them are skipped'; fi
+
+# up-python requires another protobuf than the streamer: it has an environment of its own. So has someip-py, below.
+build/up-python/.installed: clients/up-python/pyproject.toml | $(BIN)/pip
+	@rm -rf $(@D)
+	@if $(BIN)/python -m venv --without-pip $(@D) && $(PIP) --python $(@D)/bin/python install -e ./clients/up-python; then touch $@; \
+	else echo 'pip could not install up-python: the tests with it are skipped'; fi

@@ -202,6 +202,30 @@ def test_without_an_index_the_tests_with_the_vectors_of_wamp_are_reported_as_ski
     assert taken == {"wamp-testsuite/singlemessage/basic/event.json"}
 
 
+def test_without_an_index_the_tests_with_up_python_are_reported_as_skipped(tmp_path: Path) -> None:
+    where = "clients/up-python/pyproject.toml"
+    (tmp_path / where).parent.mkdir(parents=True)
+    for name in ("Makefile", where):
+        (tmp_path / name).write_bytes((REPO / name).read_bytes())
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    (tmp_path / ".venv" / "bin" / "pip").touch()
+    python = tmp_path / ".venv" / "bin" / "python"
+    made = tmp_path / "build/up-python/.installed"
+
+    def make(script: str) -> str:
+        python.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+        python.chmod(0o755)
+        command = ["make", "--no-print-directory", str(made.relative_to(tmp_path))]
+        result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert result.returncode == 0, result.stderr
+        return result.stdout
+
+    assert make("exit 1") == "pip could not install up-python: the tests with it are skipped\n"
+    assert not made.exists(), "it is tried again the next time"
+    assert make(f"mkdir -p {made.parent}") == ""
+    assert made.exists()
+
+
 def test_the_vectors_are_fetched_by_their_hash_and_every_test_has_their_path() -> None:
     (wanted,) = re.findall(
         r"^autobahn==\S+ --hash=sha256:[0-9a-f]{64}$",
@@ -433,7 +457,7 @@ def test_the_import_contracts_and_mypy_cover_every_plugin() -> None:
     assert packages == set(contracts["no-plugin-needed"]["forbidden_modules"])
     assert packages == set(contracts["no-pipeline-needed"]["source_modules"]) - {"ustreamer"}
     folders = {str(plugin.relative_to(REPO)) for plugin in PLUGINS}
-    assert folders | {"pipeline", "tck"} == set(tool["mypy"]["mypy_path"])
+    assert folders | {"pipeline", "tck", "clients/up-python"} == set(tool["mypy"]["mypy_path"])
     assert {f"{folder}/ustreamer_{Path(folder).name}" for folder in folders} <= set(tool["mypy"]["files"])
 
 
