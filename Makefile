@@ -6,7 +6,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: demo demo-report example test quick simulate pythons interop lint conformance bench scorecard soak fuzz proto docs dist deb lock sbom clean help
+.PHONY: demo demo-report example test quick simulate pythons interop clients lint conformance bench scorecard soak fuzz proto docs dist deb lock sbom clean help
 
 BIN      := .venv/bin
 RUN      := .venv/.installed-run
@@ -73,6 +73,20 @@ interop: $(DEV) ## other people's SOME/IP: tshark, ECUs in network namespaces, a
 	@command -v tshark >/dev/null && command -v ip >/dev/null || .ci/install tshark iproute2 || \
 	    echo 'no tshark, or no ip: what needs them is skipped'
 	@$(BIN)/python -m pytest -q -rs $(INTEROP) $(ARGS)
+
+RUST_CLIENTS := build/rust-clients
+PAHO         := org.eclipse.paho.mqttv5.client
+
+clients: $(DEV) $(CLIENTS) ## the programs of docs/clients.md; builds those in Rust and fetches a library for Java (minutes)
+	@command -v cargo >/dev/null || echo 'no cargo: the programs in Rust are skipped'
+	@! command -v cargo >/dev/null || \
+	    nice cargo build -q --manifest-path examples/clients/rust/Cargo.toml --target-dir $(RUST_CLIENTS)
+	@command -v mvn >/dev/null || echo 'no mvn: the program in Java is skipped'
+	@! command -v mvn >/dev/null || \
+	    mvn -q -B dependency:copy -Dartifact=org.eclipse.paho:$(PAHO):1.2.5 -DoutputDirectory=build/java-clients
+	@[ ! -d $(RUST_CLIENTS)/debug ] || export RUST_CLIENTS=$(CURDIR)/$(RUST_CLIENTS)/debug; \
+	[ ! -d build/java-clients ] || export PAHO_JAR=$(CURDIR)/build/java-clients/$(PAHO)-1.2.5.jar; \
+	$(BIN)/python -m pytest -q -rs tests/e2e/clients $(ARGS)
 
 lint: $(DEV) ## ruff, mypy --strict, import contracts, licences at run time
 	$(call check,ruff check,$(BIN)/ruff check -q)

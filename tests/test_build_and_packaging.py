@@ -50,6 +50,7 @@ TARGETS = [
     "quick",
     "pythons",
     "interop",
+    "clients",
     "lint",
     "conformance",
     "bench",

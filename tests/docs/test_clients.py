@@ -17,7 +17,7 @@ def test_the_page_shows_each_program_as_it_is() -> None:
     programs = sorted(
         path.relative_to(ROOT / PROGRAMS).as_posix()
         for path in (ROOT / PROGRAMS).rglob("*")
-        if path.suffix in {".toml", ".py", ".rs", ".cpp", ".java"}
+        if path.suffix in {".toml", ".py", ".rs", ".cpp", ".java"} and path.name != "Cargo.toml"
     )
     assert sorted(name for name, _ in SHOWN) == programs
     for name, code in SHOWN:

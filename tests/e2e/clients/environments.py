@@ -11,13 +11,13 @@ import pytest
 
 from examples.rig import on_ports
 from tests.e2e.rigs.entities import DEADLINE_S
-from tests.e2e.rigs.examples import ports_of
+from tests.e2e.rigs.ports import tcp_ports, udp_ports
 from tests.e2e.rigs.streamer import StreamerProcess
 
 REPO: Final = Path(__file__).parents[3]
 PROGRAMS: Final = REPO / "examples/clients"
-VEHICLE, CLOUD, CHASSIS, ECU = 7447, 7448, 30500, 30501
-"""The ports of gateway.toml."""
+VEHICLE, CLOUD, CHASSIS, ECU, BROKER = 7447, 7448, 30500, 30501, 1883
+"""The ports in the configurations there."""
 Command: TypeAlias = Sequence[str | Path]
 
 
@@ -42,7 +42,10 @@ class Gateway(NamedTuple):
 
 @contextmanager
 def running_gateway(directory: Path) -> Iterator[Gateway]:
-    ports = ports_of("clients")
+    ports = {
+        **dict(zip((VEHICLE, CLOUD), tcp_ports(2), strict=True)),
+        **dict(zip((CHASSIS, ECU), udp_ports(2), strict=True)),
+    }
     config = directory / "gateway.toml"
     config.write_text(on_ports((PROGRAMS / config.name).read_text(encoding="utf-8"), ports), encoding="utf-8")
     with StreamerProcess(config) as streamer:

@@ -46,7 +46,7 @@ def test_the_transport_passes_its_own_tests(python: Path) -> None:
 
 
 def test_the_environment_has_up_python_and_not_the_streamer(python: Path) -> None:
-    listed = {line.partition("==")[0] for line in output_of([python, "-c", _LIST])}
+    listed = {line.partition("==")[0] for line in output_of([python, "-I", "-c", _LIST])}
     assert {"up-python", "up-python-zenoh", "eclipse-zenoh"} <= listed
     assert "ustreamer" not in listed
 
@@ -58,7 +58,7 @@ def test_no_environment_can_have_both_because_of_protobuf(python: Path) -> None:
     """The reason for a distribution of its own. When this fails, an extra of the streamer has become possible."""
     code = "import importlib.metadata as m; print(*m.requires('up-python'), sep='\\n')"
     (theirs,) = [
-        each for each in map(Requirement, output_of([python, "-c", code])) if each.name == "protobuf"
+        each for each in map(Requirement, output_of([python, "-I", "-c", code])) if each.name == "protobuf"
     ]
     project = tomllib.loads((REPO / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     (ours,) = [each for each in map(Requirement, project["dependencies"]) if each.name == "protobuf"]
