@@ -75,18 +75,20 @@ interop: $(DEV) ## other people's SOME/IP: tshark, ECUs in network namespaces, a
 	@$(BIN)/python -m pytest -q -rs $(INTEROP) $(ARGS)
 
 RUST_CLIENTS := build/rust-clients
+REFERENCE    := tests/e2e/subscriptions/reference_usubscription
 PAHO         := org.eclipse.paho.mqttv5.client
 
 clients: $(DEV) $(CLIENTS) ## the programs of docs/clients.md; builds those in Rust and fetches a library for Java (minutes)
 	@command -v cargo >/dev/null || echo 'no cargo: the programs in Rust are skipped'
-	@! command -v cargo >/dev/null || \
-	    nice cargo build -q --manifest-path examples/clients/rust/Cargo.toml --target-dir $(RUST_CLIENTS)
+	@! command -v cargo >/dev/null || for each in examples/clients/rust $(REFERENCE); do \
+	    nice cargo build -q --manifest-path $$each/Cargo.toml --target-dir $(RUST_CLIENTS) || exit 1; done
 	@command -v mvn >/dev/null || echo 'no mvn: the program in Java is skipped'
 	@! command -v mvn >/dev/null || \
 	    mvn -q -B dependency:copy -Dartifact=org.eclipse.paho:$(PAHO):1.2.5 -DoutputDirectory=build/java-clients
-	@[ ! -d $(RUST_CLIENTS)/debug ] || export RUST_CLIENTS=$(CURDIR)/$(RUST_CLIENTS)/debug; \
+	@[ ! -d $(RUST_CLIENTS)/debug ] || export RUST_CLIENTS=$(CURDIR)/$(RUST_CLIENTS)/debug \
+	    REFERENCE_USUBSCRIPTION=$(CURDIR)/$(RUST_CLIENTS)/debug/reference-usubscription; \
 	[ ! -d build/java-clients ] || export PAHO_JAR=$(CURDIR)/build/java-clients/$(PAHO)-1.2.5.jar; \
-	$(BIN)/python -m pytest -q -rs tests/e2e/clients $(ARGS)
+	$(BIN)/python -m pytest -q -rs tests/e2e/clients tests/e2e/subscriptions/test_reference_usubscription.py $(ARGS)
 
 lint: $(DEV) ## ruff, mypy --strict, import contracts, licences at run time
 	$(call check,ruff check,$(BIN)/ruff check -q)
