@@ -14,7 +14,7 @@ SPARK    := .venv/.installed-pipeline
 DEV      := .venv/.installed-dev
 AUTOBAHN := build/autobahn-js/.installed
 VECTORS  := build/wamp-testsuite/.installed
-CLIENTS  := build/up-python/.installed
+CLIENTS  := build/up-python/.installed build/someip-py/.installed
 PLUGINS  := $(patsubst %/pyproject.toml,%,$(sort $(wildcard plugins/*/pyproject.toml)))
 PROJECTS := pyproject.toml $(PLUGINS:%=%/pyproject.toml)
 PIPELINE := pipeline/pyproject.toml
@@ -201,8 +201,14 @@ $(VECTORS): plugins/wamp/tests/vectors.txt | $(BIN)/pip
 	    tar -xzf $(@D)/autobahn-*.tar.gz -C $(@D) --strip-components=3 --wildcards '*/.proto/testsuite/*.json'; then touch $@; \
 	else echo 'pip could not fetch the vectors of WAMP: the tests with them are skipped'; fi
 
-# up-python requires another protobuf than the streamer: it has an environment of its own. So has someip-py, below.
+# up-python requires another protobuf than the streamer: it has an environment of its own.
 build/up-python/.installed: clients/up-python/pyproject.toml | $(BIN)/pip
 	@rm -rf $(@D)
 	@if $(BIN)/python -m venv --without-pip $(@D) && $(PIP) --python $(@D)/bin/python install -e ./clients/up-python; then touch $@; \
 	else echo 'pip could not install up-python: the tests with it are skipped'; fi
+
+# It declares no licence, and requires an old protobuf: nothing of ours imports it, a test runs a program with it.
+build/someip-py/.installed: tests/e2e/clients/someip_py.txt | $(BIN)/pip
+	@rm -rf $(@D)
+	@if $(BIN)/python -m venv --without-pip $(@D) && $(PIP) --python $(@D)/bin/python install -r $<; then touch $@; \
+	else echo 'pip could not install someip-py: the tests with it are skipped'; fi

@@ -203,15 +203,20 @@ def test_without_an_index_the_tests_with_the_vectors_of_wamp_are_reported_as_ski
     assert taken == {"wamp-testsuite/singlemessage/basic/event.json"}
 
 
-def test_without_an_index_the_tests_with_up_python_are_reported_as_skipped(tmp_path: Path) -> None:
-    where = "clients/up-python/pyproject.toml"
+@pytest.mark.parametrize(
+    ("library", "where"),
+    [("up-python", "clients/up-python/pyproject.toml"), ("someip-py", "tests/e2e/clients/someip_py.txt")],
+)
+def test_without_an_index_the_tests_with_a_library_of_others_are_reported_as_skipped(
+    tmp_path: Path, library: str, where: str
+) -> None:
     (tmp_path / where).parent.mkdir(parents=True)
     for name in ("Makefile", where):
         (tmp_path / name).write_bytes((REPO / name).read_bytes())
     (tmp_path / ".venv" / "bin").mkdir(parents=True)
     (tmp_path / ".venv" / "bin" / "pip").touch()
     python = tmp_path / ".venv" / "bin" / "python"
-    made = tmp_path / "build/up-python/.installed"
+    made = tmp_path / "build" / library / ".installed"
 
     def make(script: str) -> str:
         python.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
@@ -221,7 +226,7 @@ def test_without_an_index_the_tests_with_up_python_are_reported_as_skipped(tmp_p
         assert result.returncode == 0, result.stderr
         return result.stdout
 
-    assert make("exit 1") == "pip could not install up-python: the tests with it are skipped\n"
+    assert make("exit 1") == f"pip could not install {library}: the tests with it are skipped\n"
     assert not made.exists(), "it is tried again the next time"
     assert make(f"mkdir -p {made.parent}") == ""
     assert made.exists()
