@@ -6,7 +6,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: demo demo-report example test quick simulate pythons interop lint conformance bench scorecard soak fuzz proto docs dist deb lock sbom clean help
+.PHONY: demo demo-report example test quick simulate pythons interop clients lint conformance bench scorecard soak fuzz proto docs dist deb lock sbom clean help
 
 BIN      := .venv/bin
 RUN      := .venv/.installed-run
@@ -14,6 +14,7 @@ SPARK    := .venv/.installed-pipeline
 DEV      := .venv/.installed-dev
 AUTOBAHN := build/autobahn-js/.installed
 VECTORS  := build/wamp-testsuite/.installed
+CLIENTS  := build/up-python/.installed build/someip-py/.installed
 PLUGINS  := $(patsubst %/pyproject.toml,%,$(sort $(wildcard plugins/*/pyproject.toml)))
 PROJECTS := pyproject.toml $(PLUGINS:%=%/pyproject.toml)
 PIPELINE := pipeline/pyproject.toml
@@ -44,7 +45,7 @@ demo-report: $(SPARK) ## the demo, recorded, and what Spark makes of it: build/d
 	@$(BIN)/ustreamer-pipeline report $(REPORT)/lake $(REPORT)
 	@echo '$(REPORT)/report.html'
 
-test: lint $(AUTOBAHN) $(VECTORS) ## lint, then every test, warnings as errors (ARGS="-k throttle -x")
+test: lint $(AUTOBAHN) $(VECTORS) $(CLIENTS) ## lint, then every test, warnings as errors (ARGS="-k throttle -x")
 	@$(BIN)/python -m tests $(ARGS)
 
 quick: $(DEV) ## lint and all pure tests, under 90 s on two cores; run it before each commit (ARGS="-k throttle -x")
@@ -73,12 +74,28 @@ interop: $(DEV) ## other people's SOME/IP: tshark, ECUs in network namespaces, a
 	    echo 'no tshark, or no ip: what needs them is skipped'
 	@$(BIN)/python -m pytest -q -rs $(INTEROP) $(ARGS)
 
+RUST_CLIENTS := build/rust-clients
+REFERENCE    := tests/e2e/subscriptions/reference_usubscription
+PAHO         := org.eclipse.paho.mqttv5.client
+
+clients: $(DEV) $(CLIENTS) ## the programs of docs/clients.md; builds those in Rust and fetches a library for Java (minutes)
+	@command -v cargo >/dev/null || echo 'no cargo: the programs in Rust are skipped'
+	@! command -v cargo >/dev/null || for each in examples/clients/rust $(REFERENCE); do \
+	    nice cargo build -q --manifest-path $$each/Cargo.toml --target-dir $(RUST_CLIENTS) || exit 1; done
+	@command -v mvn >/dev/null || echo 'no mvn: the program in Java is skipped'
+	@! command -v mvn >/dev/null || \
+	    mvn -q -B dependency:copy -Dartifact=org.eclipse.paho:$(PAHO):1.2.5 -DoutputDirectory=build/java-clients
+	@[ ! -d $(RUST_CLIENTS)/debug ] || export RUST_CLIENTS=$(CURDIR)/$(RUST_CLIENTS)/debug \
+	    REFERENCE_USUBSCRIPTION=$(CURDIR)/$(RUST_CLIENTS)/debug/reference-usubscription; \
+	[ ! -d build/java-clients ] || export PAHO_JAR=$(CURDIR)/build/java-clients/$(PAHO)-1.2.5.jar; \
+	$(BIN)/python -m pytest -q -rs tests/e2e/clients tests/e2e/subscriptions/test_reference_usubscription.py $(ARGS)
+
 lint: $(DEV) ## ruff, mypy --strict, import contracts, licences at run time
 	$(call check,ruff check,$(BIN)/ruff check -q)
 	$(call check,ruff format,$(BIN)/ruff format -q --check)
 	$(call check,mypy,$(BIN)/mypy -n 2)
 	@# Two plugins may have a tests/test_plugin.py each; to mypy that is one module twice, so: one run each.
-	$(foreach t,$(wildcard plugins/*/tests) pipeline/tests tck/tests,$(call check,mypy $(t),$(BIN)/mypy $(t))$(newline))
+	$(foreach t,$(wildcard plugins/*/tests) pipeline/tests tck/tests $(wildcard clients/*/tests),$(call check,mypy $(t),$(BIN)/mypy $(t))$(newline))
 	$(call check,import contracts,$(BIN)/lint-imports --no-cache)
 	$(call check,licences,$(BIN)/python -m release.licences)
 
@@ -128,8 +145,8 @@ sbom: $(DEV) ## a bill of materials of a gateway in CycloneDX: dist/ustreamer.cd
 
 clean: ## remove .venv, caches and build leftovers
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
-	@for p in . plugins/* pipeline tck; do rm -rf $$p/build $$p/dist $$p/*.egg-info; done
-	@find ustreamer plugins pipeline tck tests proto benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+	@for p in . plugins/* pipeline tck clients/*; do rm -rf $$p/build $$p/dist $$p/*.egg-info; done
+	@find ustreamer plugins pipeline tck clients tests proto benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1~\2/p' Makefile | awk -F'~' '{ printf "%-20s%s\n", $$1, $$2 }'
@@ -183,3 +200,15 @@ $(VECTORS): plugins/wamp/tests/vectors.txt | $(BIN)/pip
 	@if $(PIP) download --no-deps --no-binary autobahn --require-hashes -d $(@D) -r $< && \
 	    tar -xzf $(@D)/autobahn-*.tar.gz -C $(@D) --strip-components=3 --wildcards '*/.proto/testsuite/*.json'; then touch $@; \
 	else echo 'pip could not fetch the vectors of WAMP: the tests with them are skipped'; fi
+
+# up-python requires another protobuf than the streamer: it has an environment of its own.
+build/up-python/.installed: clients/up-python/pyproject.toml | $(BIN)/pip
+	@rm -rf $(@D)
+	@if $(BIN)/python -m venv --without-pip $(@D) && $(PIP) --python $(@D)/bin/python install -e ./clients/up-python; then touch $@; \
+	else echo 'pip could not install up-python: the tests with it are skipped'; fi
+
+# It declares no licence, and requires an old protobuf: nothing of ours imports it, a test runs a program with it.
+build/someip-py/.installed: tests/e2e/clients/someip_py.txt | $(BIN)/pip
+	@rm -rf $(@D)
+	@if $(BIN)/python -m venv --without-pip $(@D) && $(PIP) --python $(@D)/bin/python install -r $<; then touch $@; \
+	else echo 'pip could not install someip-py: the tests with it are skipped'; fi

@@ -27,6 +27,7 @@ include_patterns = [
     "pipeline/README.md",
     "plugins/*/README.md",
     "tck/README.md",
+    "clients/*/README.md",
 ]
 exclude_patterns = [".*", "build", "dist"]
 myst_heading_anchors = 4  # the anchors that GitHub makes

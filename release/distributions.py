@@ -34,7 +34,7 @@ def distributions(root: Path = REPO) -> Iterator[Distribution]:
     """The streamer first, because all others require it."""
     for file in (root / "pyproject.toml", *sorted(root.glob("plugins/*/pyproject.toml"))):
         yield Distribution(_name_in(file), file.parent)
-    for folder in ("tck", "pipeline"):
+    for folder in ("tck", "clients/up-python", "pipeline"):
         yield Distribution(_name_in(root / folder / "pyproject.toml"), root / folder)
 
 
@@ -48,7 +48,7 @@ def gateway_wheels(folder: Path) -> list[str]:
     return [
         f"{folder}/{each.name.replace('-', '_')}-{version()}-py3-none-any.whl{'[all]' if each.folder == REPO else ''}"
         for each in distributions()
-        if each.folder != REPO / "pipeline"
+        if each.folder not in {REPO / "pipeline", REPO / "clients/up-python"}
     ]
 
 

@@ -50,6 +50,7 @@ TARGETS = [
     "quick",
     "pythons",
     "interop",
+    "clients",
     "lint",
     "conformance",
     "bench",
@@ -200,6 +201,35 @@ def test_without_an_index_the_tests_with_the_vectors_of_wamp_are_reported_as_ski
     assert make("cp autobahn-1.tar.gz build/wamp-testsuite/") == ""
     taken = {str(each.relative_to(tmp_path / "build")) for each in (tmp_path / "build").rglob("*.json")}
     assert taken == {"wamp-testsuite/singlemessage/basic/event.json"}
+
+
+@pytest.mark.parametrize(
+    ("library", "where"),
+    [("up-python", "clients/up-python/pyproject.toml"), ("someip-py", "tests/e2e/clients/someip_py.txt")],
+)
+def test_without_an_index_the_tests_with_a_library_of_others_are_reported_as_skipped(
+    tmp_path: Path, library: str, where: str
+) -> None:
+    (tmp_path / where).parent.mkdir(parents=True)
+    for name in ("Makefile", where):
+        (tmp_path / name).write_bytes((REPO / name).read_bytes())
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    (tmp_path / ".venv" / "bin" / "pip").touch()
+    python = tmp_path / ".venv" / "bin" / "python"
+    made = tmp_path / "build" / library / ".installed"
+
+    def make(script: str) -> str:
+        python.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+        python.chmod(0o755)
+        command = ["make", "--no-print-directory", str(made.relative_to(tmp_path))]
+        result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert result.returncode == 0, result.stderr
+        return result.stdout
+
+    assert make("exit 1") == f"pip could not install {library}: the tests with it are skipped\n"
+    assert not made.exists(), "it is tried again the next time"
+    assert make(f"mkdir -p {made.parent}") == ""
+    assert made.exists()
 
 
 def test_the_vectors_are_fetched_by_their_hash_and_every_test_has_their_path() -> None:
@@ -433,7 +463,7 @@ def test_the_import_contracts_and_mypy_cover_every_plugin() -> None:
     assert packages == set(contracts["no-plugin-needed"]["forbidden_modules"])
     assert packages == set(contracts["no-pipeline-needed"]["source_modules"]) - {"ustreamer"}
     folders = {str(plugin.relative_to(REPO)) for plugin in PLUGINS}
-    assert folders | {"pipeline", "tck"} == set(tool["mypy"]["mypy_path"])
+    assert folders | {"pipeline", "tck", "clients/up-python"} == set(tool["mypy"]["mypy_path"])
     assert {f"{folder}/ustreamer_{Path(folder).name}" for folder in folders} <= set(tool["mypy"]["files"])
 
 

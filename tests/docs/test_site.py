@@ -30,6 +30,7 @@ def pages() -> list[str]:
         "pipeline/README.md",
         "plugins/*/README.md",
         "tck/README.md",
+        "clients/*/README.md",
     ]
     found = {path for pattern in patterns for path in ROOT.glob(pattern)}
     return sorted(path.relative_to(ROOT).as_posix() for path in found)

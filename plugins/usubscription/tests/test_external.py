@@ -169,6 +169,72 @@ def test_the_other_version_is_tried_after_a_refusal_and_after_silence(rig: Rig) 
     assert rig.requests[-1].attributes.sink == UUri(OWN, 0, 3, 3)
 
 
+def refuse(rig: Rig, asked: UMessage) -> None:
+    rig.other.send(error_response(rig.ids.next(), asked, UStatus(UCode.INVALID_ARGUMENT, "of what?")))
+
+
+def refuse_both_versions(rig: Rig) -> None:
+    for number in range(2):
+        refuse(rig, rig.wait_request(number + 1))
+        rig.advance(ms=600)
+
+
+def topic_of(asked: UMessage) -> UUri | None:
+    wanted = pb3.FetchSubscriptionsRequest.FromString(asked.payload)
+    return UUri.from_pb(wanted.topic) if wanted.HasField("topic") else None
+
+
+def test_where_a_list_of_everything_is_refused_each_known_topic_is_listed(rig: Rig) -> None:
+    for each in TOPICS[:3]:
+        rig.update(listed(each))
+    rig.wait_topics(*TOPICS[:3])
+    refuse_both_versions(rig)
+    refuse(rig, rig.wait_request(3))
+    asked = {}
+    for number in range(4, 7):
+        wanted = rig.wait_request(number)
+        topic = asked[number] = topic_of(wanted)
+        if topic == TOPICS[0]:
+            rig.answer(wanted, listed(TOPICS[0]))
+        elif topic == TOPICS[1]:
+            rig.answer(wanted)
+        else:
+            refuse(rig, wanted)
+    rig.wait_topics(TOPICS[0], TOPICS[2])  # unknown is not ended
+    assert set(asked.values()) == set(TOPICS[:3])
+    rig.advance(ms=600)
+    everything = rig.wait_request(7)
+    assert topic_of(everything) is None
+    rig.answer(everything, listed(TOPICS[3]))
+    rig.wait_topics(TOPICS[3])
+
+
+def test_a_topic_without_an_answer_keeps_its_subscriptions(rig: Rig) -> None:
+    rig.update(listed(TOPICS[0]))
+    rig.wait_topics(TOPICS[0])
+    refuse_both_versions(rig)
+    refuse(rig, rig.wait_request(3))
+    late = rig.wait_request(4)
+    assert topic_of(late) == TOPICS[0]
+    rig.advance(ms=600)
+    assert topic_of(rig.wait_request(5)) is None
+    rig.answer(late)  # of a process that may have gone
+    refuse(rig, rig.requests[-1])
+    rig.answer(rig.wait_request(6), listed(TOPICS[0]))
+    rig.advance(ms=600)
+    rig.wait_request(7)
+    rig.wait_topics(TOPICS[0])
+
+
+def test_without_known_topics_a_refused_list_is_an_answer(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    refuse_both_versions(rig)
+    refuse(rig, rig.wait_request(3))
+    wait_until(lambda: "usubscription.external_found" in caplog.messages)
+    rig.update(listed(TOPICS[0]))
+    rig.wait_topics(TOPICS[0])
+
+
 def test_entries_that_cannot_be_read_or_exceed_the_limit_are_counted_and_hide_no_other(rig: Rig) -> None:
     method = listed(UUri(OWN, 1, 1, 1))
     rig.answer(rig.wait_request(1), method, *map(listed, TOPICS))

@@ -44,10 +44,12 @@ class ListedChange(NamedTuple):
     is_routed: bool
 
 
-def fetch_request(version: int, offset: int) -> Message:
-    """A request for all subscriptions. Version 4 has no pages."""
+def fetch_request(version: int, offset: int, topic: UUri | None = None) -> Message:
+    """A request for all subscriptions, or in version 3 for those of one topic. Version 4 has no pages."""
     if version == VERSION_4:
         return pb4.FetchSubscriptionsRequest()
+    if topic is not None:
+        return pb3.FetchSubscriptionsRequest(topic=topic.to_pb())
     return pb3.FetchSubscriptionsRequest(offset=offset) if offset else pb3.FetchSubscriptionsRequest()
 
 

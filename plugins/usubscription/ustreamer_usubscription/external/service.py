@@ -8,6 +8,9 @@ Three sources, so that the directory is right with any uSubscription:
 * **updates** on its change topic `0/3/8000` and `0/4/8000`: a Subscribe there takes effect within milliseconds.
 * **notifications**, for which this service registers in version 4, where one registration covers all topics.
 
+Where a list of everything is refused (as by the one in Rust), each known topic is listed instead: a subscription that
+began before this start is not found, and one that ended is.
+
 An update that arrives during a request is applied again after the list, which may be older. While that process does not
 answer, the last known subscriptions stay. At the start nothing is known, so nothing is forwarded.
 
@@ -18,7 +21,7 @@ served here: a Subscribe of it for their topics is granted.
 import logging
 from collections import Counter, deque
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from threading import Thread
 from typing import Final
 
@@ -69,6 +72,10 @@ TTL_MS: Final = 1_000
 MAX_ASKED: Final = 8
 UNANSWERED: Final = 4
 """Requests without an answer, after which the other version is tried."""
+MAX_TOPICS: Final = 64
+"""Topics that are listed one by one between two lists of everything, where those are refused."""
+REFUSALS: Final = 2
+"""Refused lists of everything, after which topics are listed: between them the other version is tried."""
 MAX_CHANGES: Final = 10_000
 """Updates that are remembered during a request; with more, the list is requested again."""
 
@@ -101,7 +108,10 @@ class ExternalUsubscription:
         self._listed_count = 0
         self._changes: list[ListedChange] = []  # since the request for the first page
         self._is_started = self._is_known = False
-        self._unanswered = 0
+        self._unanswered = self._refused = 0
+        self._topics: deque[UUri] = deque()  # to list in this round, the asked one first
+        self._later: deque[UUri] = deque()  # in the next rounds
+        self._listed_topics: set[UUri] = set()
         # So that the router brings the updates here.
         self._own = {
             each.pair: each
@@ -180,14 +190,20 @@ class ExternalUsubscription:
             if self._asked:
                 self._on_no_answer()
             else:
-                self._listed, self._listed_count, self._changes = {}, 0, []
+                self._begin_list()
             self._request_page(now_ns)
         if self._timer_ns <= now_ns or self._next_poll_ns < self._timer_ns:
             self._timer_ns = self._next_poll_ns
             self._context.schedule(self._timer_ns, self._inbox.wake)
 
+    def _begin_list(self) -> None:
+        self._listed, self._listed_count, self._changes = {}, 0, []
+        self._topics.clear()
+        self._listed_topics.clear()
+
     def _request_page(self, now_ns: int) -> None:
-        payload = fetch_request(self._version, self._listed_count).SerializeToString()
+        topic = self._topics[0] if self._topics else None
+        payload = fetch_request(self._version, self._listed_count, topic).SerializeToString()
         message = self._request(FETCH_SUBSCRIPTIONS, payload)
         if self._send(message):
             self._asked.append(message.id)
@@ -212,11 +228,10 @@ class ExternalUsubscription:
     def _on_no_answer(self) -> None:
         self._unanswered += 1
         self._lost("no answer")
-        if (
-            self._listed_count or self._unanswered % UNANSWERED == 0
-        ):  # a page may be of a process that has gone
+        # A page or a topic may be of a process that has gone.
+        if self._listed_count or self._topics or self._unanswered % UNANSWERED == 0:
             self._asked.clear()
-            self._listed, self._listed_count, self._changes = {}, 0, []
+            self._begin_list()
         if self._unanswered % UNANSWERED == 0:  # it may listen at the methods of one version only
             self._version = _OTHER[self._version]
 
@@ -265,9 +280,11 @@ class ExternalUsubscription:
             return
         self._asked.clear()
         self._unanswered = 0
+        if self._topics:
+            self._on_topic(message, now_ns)
+            return
         if code is not UCode.OK:
-            self._lost(code.name)
-            self._version = _OTHER[self._version]
+            self._on_refusal(code, now_ns)
             return
         try:
             page = page_in(message, self._version, self._authority)
@@ -280,15 +297,53 @@ class ExternalUsubscription:
         if page.has_more and page.length and self._listed_count < self.config.max_subscriptions:
             self._request_page(now_ns)
             return
+        self._refused = 0
+        self._on_complete({each.pair: each for each in self._directory if each.pair not in self._own})
+
+    def _on_refusal(self, code: UCode, now_ns: int) -> None:
+        """Try the other version, then list topics one by one."""
+        if code is UCode.INVALID_ARGUMENT and self._version == VERSION_3:
+            self._refused += 1
+            if self._refused >= REFUSALS:
+                self._later = self._later or deque(self._known_topics())
+                self._topics = deque(self._later.popleft() for _ in range(min(len(self._later), MAX_TOPICS)))
+                self._request_topic(now_ns)
+                return
+        self._lost(code.name)
+        self._version = _OTHER[self._version]
+
+    def _known_topics(self) -> dict[UUri, None]:
+        return {each.topic: None for each in self._directory if each.pair not in self._own}
+
+    def _request_topic(self, now_ns: int) -> None:
+        """The next one, or apply what was listed."""
+        if self._topics:
+            self._request_page(now_ns)
+            return
+        listed = self._listed_topics
+        known = {
+            each.pair: each for each in self._directory if each.topic in listed and each.pair not in self._own
+        }
+        self._on_complete(known)
+
+    def _on_topic(self, message: UMessage, now_ns: int) -> None:
+        """Its subscriptions. Where they are refused, incomplete or cannot be read, the known ones stay."""
+        topic = self._topics.popleft()
+        if (message.attributes.commstatus or UCode.OK) is UCode.OK:
+            with suppress(UStatusError):
+                page = page_in(message, self._version, self._authority)
+                if not page.has_more and not page.skipped:
+                    self._listed_topics.add(topic)
+                self._listed |= {each.pair: each for each in page.subscriptions if each.topic == topic}
+        self._request_topic(now_ns)
+
+    def _on_complete(self, known: dict[TopicEntityPair, SubscriptionRecord]) -> None:
+        """Those of `known` that are not listed end."""
         for change in self._changes:
             self._listed.pop(change.entry.pair, None)
             if change.is_routed:
                 self._listed[change.entry.pair] = change.entry
-        self._on_complete()
-
-    def _on_complete(self) -> None:
         listed, self._listed, self._changes = self._listed, {}, []
-        known = {each.pair: each for each in self._directory if each.pair not in self._own}
         ended: dict[TopicEntityPair, SubscriptionRecord | None] = dict.fromkeys(known.keys() - listed.keys())
         self._apply(ended | {pair: each for pair, each in listed.items() if known.get(pair) != each})
         if not self._is_known:
