@@ -48,7 +48,7 @@ def gateway_wheels(folder: Path) -> list[str]:
     return [
         f"{folder}/{each.name.replace('-', '_')}-{version()}-py3-none-any.whl{'[all]' if each.folder == REPO else ''}"
         for each in distributions()
-        if each.folder not in {REPO / "pipeline", REPO / "clients/up-python"}
+        if each.folder not in {REPO / "pipeline", REPO / "tck", REPO / "clients/up-python"}
     ]
 
 
