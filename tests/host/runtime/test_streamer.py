@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.host.streamer_bench import (
-    CHANGE_TOPICS,
+    CHANGE_PUBLICATIONS,
     DEAD_LETTERS,
     METHOD,
     NOTES,
@@ -65,7 +65,7 @@ def test_a_publication_reaches_a_subscriber_until_it_unsubscribes(bench: Bench) 
     fleet.unsubscribe()
     sensor.publish(b"after")
     eventually(
-        lambda: streamer.ledger().no_subscriber == 2 + 2 * CHANGE_TOPICS, "both changes to be published"
+        lambda: streamer.ledger().no_subscriber == 2 + 2 * CHANGE_PUBLICATIONS, "both changes to be published"
     )
     # The publication, and two requests with their answers and updates.
     eventually(lambda: streamer.ledger().delivered == 7, "everything to be delivered")
@@ -91,7 +91,7 @@ def test_a_local_subscriber_gets_a_publication_once_and_directly(
     dashboard.subscribe()
     sensor.publish(b"x")
     assert [message.payload for message in dashboard.received] == [b"x"]
-    eventually(lambda: streamer.ledger().no_subscriber == 1 + CHANGE_TOPICS, "the change to be published")
+    eventually(lambda: streamer.ledger().no_subscriber == 1 + CHANGE_PUBLICATIONS, "the change to be published")
     assert streamer.targets() == []
 
 

@@ -33,6 +33,7 @@ from ustreamer.core.egress.wait_budget import WaitBudget
 from ustreamer.host.egress.send_worker import OnUndelivered, SendWorker
 from ustreamer.transport_port import UNBOUNDED, EndpointTransport, SubscriberEnded
 from ustreamer.uprotocol.batch import MessageBatch
+from ustreamer.uprotocol.uattributes import UAttributes
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatus
 from ustreamer.uprotocol.utransport import BatchListener
@@ -119,6 +120,9 @@ class EndpointQueue(SendWorker):
     def batch_transmitter(self, subscriber: UUri | None) -> SendBatch:
         return self._transport.batch_transmitter(subscriber)
 
+    def has_listener(self, attributes: UAttributes) -> bool:
+        return self._transport.has_listener(attributes)
+
     def listener(self, ingress: BatchListener) -> BatchListener:
         """The listener for messages that the endpoint receives, in front of its ingress."""
         return ingress
@@ -149,7 +153,7 @@ class EndpointQueue(SendWorker):
                 try:
                     delivery.transmit(message)
                 except Exception as error:  # noqa: BLE001  # see `_refusal`
-                    refusal = self._refusal(error)
+                    refusal = self._refusal(error, delivery)
                     if isinstance(refusal, SubscriberEnded):
                         verdict, why = Verdict.NO_SUBSCRIBER, refusal.status
                         delivery.settle(self.ledger, message, verdict, now_ns, now_ns, why, 1, now_ns)
