@@ -427,13 +427,17 @@ class EndpointQueue(SendWorker):
     def abandon_all(self, status: UStatus) -> list[QueuedMessage]:
         """Settle all queued messages, except those in flight, as DEAD_LETTERED and return them.
 
-        The caller reports them as undelivered.
+        The caller reports them as undelivered. A broadcast, which nobody has subscribed, is NO_SUBSCRIBER instead.
         """
         with self._lock:
-            abandoned = self._queue.pop_all()
-            for item in abandoned:
-                self._settle(item, Verdict.DEAD_LETTERED, self._clock.monotonic_ns(), status)
-        return abandoned
+            return self._settle_abandoned(self._queue.pop_all(), status)
+
+    def _settle_abandoned(self, items: Sequence[QueuedMessage], status: UStatus) -> list[QueuedMessage]:
+        now_ns = self._clock.monotonic_ns()
+        for item in items:
+            verdict = Verdict.NO_SUBSCRIBER if item.delivery.broadcast else Verdict.DEAD_LETTERED
+            self._settle(item, verdict, now_ns, status)
+        return [item for item in items if not item.delivery.broadcast]
 
     def no_more_retries(self, status: UStatus) -> None:
         """From now on, make a dead letter with `status` of each message that is refused at its first try."""

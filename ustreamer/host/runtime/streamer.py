@@ -329,7 +329,10 @@ class Streamer:
         access = {
             name: AccessPolicy(name, each.access) for name, each in config.endpoints.items() if each.access
         }
-        forwarding = forwarding or PeerForwarding(self._peers, self._advertisements, authority_table, unicast)
+        broadcast_topics = self._broadcast_topics()
+        forwarding = forwarding or PeerForwarding(
+            self._peers, self._advertisements, authority_table, unicast, broadcast_topics
+        )
         return Router(
             authority_table,
             directory or self._paused,
@@ -342,7 +345,7 @@ class Streamer:
                 if each.known_identities() is not None
             },
             plugins.authorisation(self._plugins),
-            self._broadcast_topics(),
+            broadcast_topics,
         )
 
     def _broadcast_topics(self) -> Collection[UUri]:

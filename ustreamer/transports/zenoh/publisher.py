@@ -325,9 +325,11 @@ class ZenohSender:
     def has_listener(self, attributes: UAttributes) -> bool:
         """Whether a subscriber matches, as far as is known: True before the first message of a route.
 
-        Without the lock, which a put may hold for seconds: one lookup is atomic.
+        The publisher of a prepared topic knows, too: it has the same key. Without the lock, which a put may hold for
+        seconds: one lookup is atomic.
         """
-        links, publisher = self._link_monitor, self._publishers.find(route_of(attributes))
+        links, find, route = self._link_monitor, self._publishers.find, route_of(attributes)
+        publisher = find(route) or find((*route[:2], UPriority.CS1))
         return links.up and (publisher is None or publisher.open or links.multicast)
 
     def prepare_topic(self, topic: UUri) -> None:
