@@ -2,6 +2,7 @@
 """The change topics of redundant streamers: each reaches every network once, whoever has subscribed it and where."""
 
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -27,6 +28,11 @@ def changes(entity: ZenohEntity, topic: Uri) -> list[wire.Id]:
     return [each.head.id for each in entity.events(CHANNEL) if each.payload.startswith(about)]
 
 
+def wait_changes(listeners: Sequence[ZenohEntity], topics: Sequence[Uri]) -> None:
+    """Wait until each listener has a change of each topic."""
+    eventually(lambda: all(changes(each, topic) for each in listeners for topic in topics), True)
+
+
 # [itest->req~usubscription-change-topic~1]
 @pytest.mark.parametrize("also_at_the_peer", [False, True], ids=["listeners", "a subscriber at the peer"])
 def test_through_two_redundant_streamers_each_change_arrives_once_on_each_network(
@@ -41,13 +47,11 @@ def test_through_two_redundant_streamers_each_change_arrives_once_on_each_networ
             subscribe(listeners[1], FAR_USUBSCRIPTION, CHANNEL)
         probe = app.address.at(0x8FFF)
         subscribe(app, NEAR_USUBSCRIPTION, probe)
-        for each in listeners:
-            eventually(lambda each=each: bool(changes(each, probe)), True)
+        wait_changes(listeners, [probe])
         topics = [app.address.at(0x8001 + number) for number in range(CHANGES)]
         for topic in topics:
             subscribe(app, NEAR_USUBSCRIPTION, topic)
-        for each in listeners:
-            eventually(lambda each=each: all(changes(each, topic) for topic in topics), True)
+        wait_changes(listeners, topics)
         for gateway in gateways:
             gateway.process.stop()
         for each in listeners:

@@ -91,7 +91,9 @@ def test_a_local_subscriber_gets_a_publication_once_and_directly(
     dashboard.subscribe()
     sensor.publish(b"x")
     assert [message.payload for message in dashboard.received] == [b"x"]
-    eventually(lambda: streamer.ledger().no_subscriber == 1 + CHANGE_PUBLICATIONS, "the change to be published")
+    eventually(
+        lambda: streamer.ledger().no_subscriber == 1 + CHANGE_PUBLICATIONS, "the change to be published"
+    )
     assert streamer.targets() == []
 
 

@@ -143,6 +143,11 @@ class Egress(Protocol):
         """Return the function that sends to one subscriber, or with None to the recipient that the message names."""
         ...
 
+
+@runtime_checkable
+class ListenerEgress(Protocol):
+    """An egress that knows whether anybody listens behind it."""
+
     def has_listener(self, attributes: UAttributes) -> bool:
         """Whether a publication would be received; True if that is not known. Called for broadcast topics only."""
         ...

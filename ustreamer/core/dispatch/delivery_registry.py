@@ -19,7 +19,7 @@ from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import Verdict
 from ustreamer.core.delivery.outgoing_batch import OutgoingBatch
 from ustreamer.core.delivery.plugin_errors import FOREIGN_ERRORS, describe_error
-from ustreamer.core.delivery.ports import DeliveryOwner, Egress, Filter
+from ustreamer.core.delivery.ports import DeliveryOwner, Filter, ListenerEgress
 from ustreamer.core.dispatch.dispatcher_port import DispatcherPort
 from ustreamer.core.routing.forwarding import Target
 from ustreamer.uprotocol.umessage import UMessage
@@ -142,7 +142,9 @@ class DeliveryRegistry:
     def _rebuild_filters_of(self, delivery: Delivery, now_ns: int) -> None:
         delivery.period_since_ns = now_ns
         factory = self._dispatcher.filters
-        first = (ListenerFilter(delivery.egress),) if delivery.broadcast else ()
+        egress, first = delivery.egress, list[Filter]()
+        if delivery.broadcast and isinstance(egress, ListenerEgress):
+            first.append(ListenerFilter(egress))
         try:
             delivery.set_filters((*first, *factory(delivery)), now_ns)
         # Foreign code. Without its filters no message passes: a limit or a ban must hold.
@@ -185,7 +187,7 @@ def _statistics_of(topic: UUri, delivery: Delivery) -> TargetStatistics:
 class ListenerFilter(Filter):
     """Drops the messages of a broadcast topic that nobody would receive, before they take a place in a queue."""
 
-    def __init__(self, egress: Egress) -> None:
+    def __init__(self, egress: ListenerEgress) -> None:
         self._egress = egress
 
     def admit(self, message: UMessage, now_ns: int) -> Verdict | None:

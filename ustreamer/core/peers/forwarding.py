@@ -71,7 +71,8 @@ class PeerForwarding:
         if msgspec.structs.replace(topic, authority_name=peers.authority) not in self._broadcast_topics:
             return False
         return any(
-            each.authority == home and peers.is_trusted(endpoint, each, home) for each in peers.peers_at(endpoint)
+            each.authority == home and peers.is_trusted(endpoint, each, home)
+            for each in peers.peers_at(endpoint)
         )
 
     def end_grace(self, topic: UUri, now_ns: int) -> None:

@@ -25,9 +25,9 @@ from ustreamer.core.routing.forwarding import FORWARD_ALL, ForwardingPolicy, For
 from ustreamer.core.routing.identity import Authorise, IdentityTable, Peer
 from ustreamer.core.routing.paused_subscriptions import PausedDirectory
 from ustreamer.core.routing.subscriptions import (
+    UNLIMITED,
     MergedDirectory,
     PausedSubscription,
-    UNLIMITED,
     SubscriptionDirectory,
     fastest_period,
 )
@@ -112,7 +112,9 @@ class Router:
         self._identities = dict(identities or {})
         self._authorise = authorise
         self._has_guards = bool(access or identities or authorise)
-        self._broadcast_endpoints = {topic: self._endpoints_for_broadcast(topic) for topic in broadcast_topics}
+        self._broadcast_endpoints = {
+            topic: self._endpoints_for_broadcast(topic) for topic in broadcast_topics
+        }
 
     def decide(self, ingress: str, attributes: UAttributes) -> RoutingDecision:
         """The decision for a message with these attributes that came in at `ingress`. Raises InvalidMessage."""
