@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A broadcast topic is sent where somebody listens, and costs no place in a queue where nobody does."""
+"""A broadcast topic is sent while there is a listener, and takes no place in a queue without one."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -30,21 +30,21 @@ def change(world: "World", topic: UUri = CHANGES) -> UMessage:
     return publish(world.id(), topic)
 
 
-def test_a_broadcast_is_delivered_while_somebody_listens(world: "World") -> None:
-    heard, unheard = change(world), change(world)
-    world.receive(SELF, heard)
+def test_a_broadcast_is_delivered_while_there_is_a_listener(world: "World") -> None:
+    wanted, unwanted = change(world), change(world)
+    world.receive(SELF, wanted)
     world.egress["backbone"].listening = False
-    world.receive(SELF, unheard)
+    world.receive(SELF, unwanted)
     assert len(world.egress["backbone"]) == 1
     world.run()
-    assert world.egress["backbone"].messages == [heard]
+    assert world.egress["backbone"].messages == [wanted]
     assert [(each.message, each.verdict) for each in world.tap_calls] == [
-        (unheard, Verdict.NO_SUBSCRIBER),
-        (heard, Verdict.DELIVERED),
+        (unwanted, Verdict.NO_SUBSCRIBER),
+        (wanted, Verdict.DELIVERED),
     ]
 
 
-def test_where_nobody_listens_there_is_no_target_in_reports(world: "World") -> None:
+def test_a_network_without_a_listener_is_no_target_in_reports(world: "World") -> None:
     world.egress["backbone"].listening = False
     world.receive(SELF, change(world))
     assert world.dispatcher.target_statistics() == []

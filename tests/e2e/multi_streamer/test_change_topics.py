@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The change topics of redundant streamers: each reaches every network once, whoever has subscribed it and where."""
+"""The change topics of redundant streamers: each reaches every network once, also with a subscriber at the peer."""
 
 from collections import Counter
 from collections.abc import Sequence

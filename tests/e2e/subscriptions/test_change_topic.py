@@ -20,7 +20,7 @@ DEAD_LETTERS = Uri("hpc.vin1", 4, 1, 0x8000)
 
 @pytest.fixture
 def subscriber(own_vehicle: Vehicle) -> Iterator[ZenohEntity]:
-    """An application that hears its own messages only, so that nobody listens to the change topic."""
+    """An application that receives its own messages only, so that the change topic has no listener."""
     with ZenohEntity(own_vehicle.ports.backbone, "hpc.vin1", 0x7001, listen_to="up/*/7001/0/1/0/**") as peer:
         peer.listen("up/*/*/*/*/*/hpc.vin1/7001/0/1/0")
         yield peer
@@ -91,7 +91,7 @@ def test_a_listener_that_also_subscribes_gets_each_change_once_and_no_fewer(
 
 
 # [itest->req~usubscription-change-topic~1]
-def test_where_nobody_listens_a_change_is_no_dead_letter_and_no_loss_and_logs_nothing(
+def test_without_a_listener_a_change_is_no_dead_letter_and_no_loss_and_logs_nothing(
     own_vehicle: Vehicle, subscriber: ZenohEntity
 ) -> None:
     topics = [own_vehicle.unused_topic() for _ in range(10)]

@@ -151,7 +151,7 @@ def test_a_closed_session_is_left_to_the_first_message(make_bench: MakeBench) ->
 
 
 @pytest.mark.parametrize("prepared", [False, True])
-def test_a_sender_knows_whether_anybody_listens(make_bench: MakeBench, prepared: bool) -> None:
+def test_a_sender_knows_whether_there_is_a_listener(make_bench: MakeBench, prepared: bool) -> None:
     bench = make_bench()
     message = numbered(0, priority=UPriority.CS2)
     if prepared:

@@ -146,7 +146,7 @@ class Egress(Protocol):
 
 @runtime_checkable
 class ListenerEgress(Protocol):
-    """An egress that knows whether anybody listens behind it."""
+    """An egress that knows whether there are listeners behind it."""
 
     def has_listener(self, attributes: UAttributes) -> bool:
         """Whether a publication would be received; True if that is not known. Called for broadcast topics only."""

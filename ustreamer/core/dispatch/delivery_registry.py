@@ -153,7 +153,7 @@ class DeliveryRegistry:
             delivery.set_filters((FailedFilter(describe_error(factory, error)),), now_ns)
 
     def statistics(self, topic: UUri | None = None) -> list[TargetStatistics]:
-        """A snapshot of the targets of all topics, or of one. A network where nobody listens is no target."""
+        """A snapshot of the targets of all topics, or of one. A network without a listener is no target."""
         topics = self._by_topic if topic is None else (topic,)
         return [
             _statistics_of(each, delivery)
@@ -185,7 +185,7 @@ def _statistics_of(topic: UUri, delivery: Delivery) -> TargetStatistics:
 
 
 class ListenerFilter(Filter):
-    """Drops the messages of a broadcast topic that nobody would receive, before they take a place in a queue."""
+    """Drops the messages of a broadcast topic without a listener, before they take a place in a queue."""
 
     def __init__(self, egress: ListenerEgress) -> None:
         self._egress = egress

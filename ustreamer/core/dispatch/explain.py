@@ -103,7 +103,7 @@ def _subscriber_steps(router: Router, ingress: str, topic: UUri) -> tuple[Step, 
             Step(
                 "listeners",
                 passed=True,
-                text=f"whoever listens behind {name!r} gets it without a subscription",
+                text=f"each listener behind {name!r} gets it without a subscription",
             )
             for name in listening
         ),

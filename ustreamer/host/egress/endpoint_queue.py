@@ -427,7 +427,7 @@ class EndpointQueue(SendWorker):
     def abandon_all(self, status: UStatus) -> list[QueuedMessage]:
         """Settle all queued messages, except those in flight, as DEAD_LETTERED and return them.
 
-        The caller reports them as undelivered. A broadcast, which nobody has subscribed, is NO_SUBSCRIBER instead.
+        The caller reports them as undelivered. A broadcast, which has no subscriber, is NO_SUBSCRIBER instead.
         """
         with self._lock:
             return self._settle_abandoned(self._queue.pop_all(), status)

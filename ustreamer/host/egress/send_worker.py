@@ -383,7 +383,7 @@ class SendWorker:
             self._log_error(error)
             error = UStatusError(UCode.INTERNAL, f"endpoint {self.name!r}: {safe_str(error)}")
         if delivery.broadcast and not self._may_return(error):
-            return _ListenersGone(f"nobody listens to {delivery.topic}: {error.message}")
+            return _ListenersGone(f"no listener of {delivery.topic}: {error.message}")
         return error
 
     def _may_return(self, refusal: UStatusError) -> bool:
