@@ -297,7 +297,12 @@ OTHER = AccessRule(allow=True, type="request")
         ([DENYING], False),
         ([DENYING, AccessRule(allow=True)], False),
         ([ALLOWING], True),
-        ([AccessRule(allow=True)], True),
+        ([ALLOWING, DENYING], True),
+        ([AccessRule(allow=False, type="publish"), ALLOWING], False),
+        ([AccessRule(allow=True, type="publish"), ALLOWING], True),
+        # These are about what may come in.
+        ([AccessRule(allow=True)], False),
+        ([AccessRule(allow=True, type="publish")], False),
         ([OTHER], False),  # an endpoint with rules denies what no rule allows
     ],
 )

@@ -221,11 +221,10 @@ class Router:
         return self._broadcast_endpoints.get(topic, ())
 
     def _endpoints_for_broadcast(self, topic: UUri) -> tuple[str, ...]:
-        publication = UAttributes(type=UMessageType.PUBLISH, source=topic)
         found = list[str]()
         for name, unicast in self._unicast.items():
             access = self._access.get(name)
-            is_allowed = access is None or access.deny_reason(publication) is None
+            is_allowed = access is None or access.allows_broadcast(topic)
             if is_allowed and not unicast and name != SELF:
                 found.append(name)
         return tuple(found)
