@@ -83,6 +83,30 @@ def test_a_publication_arrives_unchanged(bench: Bench) -> None:
     assert fleet.received == [message]
 
 
+@pytest.mark.parametrize(
+    "rule", ["", 'allow = true\ntype = "publish"\nsource = "//hpc/0/FF/8000"', "allow = true"]
+)
+def test_a_listener_gets_the_changes_of_subscriptions_unless_the_access_rules_of_its_network_deny(
+    bench: Bench, rule: str
+) -> None:
+    rules = f"[[endpoints.outside.access]]\n{rule}" if rule else ""
+    streamer = bench.started(
+        bench.local("inside", OWN), bench.local("outside", "cloud"), rules, WITH_USUBSCRIPTION
+    )
+    app, near, far = bench.app("inside"), bench.app("inside"), bench.app("outside", "cloud")
+    for each in (near, far):
+        each.listen(USUBSCRIPTION.with_resource(0x8000))
+    app.subscribe()
+    near.wait_received(1)
+    app.unsubscribe()
+    near.wait_received(2)
+    # The rule without a source is about what comes in.
+    eventually(lambda: len(far.received) == (0 if rule == "allow = true" else 2), "the changes outside")
+    assert len(near.received) == 2
+    eventually(lambda: streamer.ledger().queued == 0, "quiet")
+    assert streamer.ledger().dead_lettered == streamer.ledger().denied == 0
+
+
 def test_a_local_subscriber_gets_a_publication_once_and_directly(
     bench: Bench,
 ) -> None:
