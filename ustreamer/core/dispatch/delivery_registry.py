@@ -159,7 +159,7 @@ class DeliveryRegistry:
             _statistics_of(each, delivery)
             for each in topics
             for delivery in self._by_topic.get(each, ())
-            if delivery.delivered or not delivery.broadcast
+            if _is_reported(delivery)
         ]
 
     def busiest(self, number: int) -> list[TargetStatistics]:
@@ -167,8 +167,13 @@ class DeliveryRegistry:
         if not number:
             return []
         deliveries = chain.from_iterable(list(self._by_topic.values()))
-        found = nlargest(number, deliveries, key=attrgetter("received"))
+        found = nlargest(number, filter(_is_reported, deliveries), key=attrgetter("received"))
         return [_statistics_of(each.topic, each) for each in found if each.topic is not None]
+
+
+def _is_reported(delivery: Delivery) -> bool:
+    """False for a broadcast topic in a network where it has had no listener."""
+    return bool(delivery.delivered) or not delivery.broadcast
 
 
 def _statistics_of(topic: UUri, delivery: Delivery) -> TargetStatistics:
