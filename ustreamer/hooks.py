@@ -226,6 +226,14 @@ class Hooks:
         """uEntities for the streamer to host."""
 
     @hookspec
+    def ustreamer_broadcast_topics(self) -> Collection[UUri] | None:
+        """Topics of the plugin's services that need no subscription, at most a few.
+
+        Their publications go to each multicast domain (Zenoh, MQTT) with a listener, unless `access` of that endpoint
+        denies them. Each subscriber gets them as well, once. Called when the router is built.
+        """
+
+    @hookspec
     def ustreamer_subscription_directory(self) -> SubscriptionDirectory | None:
         """The subscriptions in force. The host merges several directories."""
 

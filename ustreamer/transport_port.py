@@ -23,6 +23,7 @@ from ustreamer.core.routing.access import AccessRules
 from ustreamer.core.routing.identity import Identity
 from ustreamer.core.routing.subscriptions import Subscription, SubscriptionDirectory
 from ustreamer.core.storage.store_states import StoreStates
+from ustreamer.uprotocol.uattributes import UAttributes
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.utransport import UTransport
@@ -372,6 +373,14 @@ class EndpointTransport(UTransport):
             return sent
 
         return transmit_batch
+
+    def has_listener(self, attributes: UAttributes) -> bool:
+        """Whether a publication with these attributes has a receiver behind the endpoint; True if that is not known.
+
+        The streamer asks before it sends a broadcast topic to a multicast domain without a subscriber. From any thread,
+        under locks of the path, so it does not wait. The default does not know.
+        """
+        return True
 
     def prepare_topic(self, topic: UUri) -> None:
         """`topic` has a subscriber behind the endpoint: its first message may follow. Does not wait and never raises.

@@ -7,6 +7,7 @@ _V3: Final = "plugins/usubscription/ustreamer_usubscription/requests/v3.py"
 _V4: Final = "plugins/usubscription/ustreamer_usubscription/requests/v4.py"
 _REQUESTS: Final = "plugins/usubscription/ustreamer_usubscription/requests/requests.py"
 _OPERATIONS: Final = "plugins/usubscription/ustreamer_usubscription/requests/operations.py"
+_PLUGIN: Final = "plugins/usubscription/ustreamer_usubscription/plugin.py"
 _UPDATES: Final = "plugins/usubscription/ustreamer_usubscription/requests/updates.py"
 _LIFECYCLE: Final = "plugins/usubscription/ustreamer_usubscription/model/lifecycle.py"
 _OBSERVERS: Final = "plugins/usubscription/ustreamer_usubscription/model/observers.py"
@@ -135,14 +136,20 @@ MUTANTS: Final = (
     Mutant(
         "a change comes from another resource",
         _UPDATES,
-        "source = UUri(authority, USUBSCRIPTION, version, CHANGE_RESOURCE)",
-        "source = UUri(authority, USUBSCRIPTION, version, CHANGE_RESOURCE + 1)",
+        "return UUri(authority, USUBSCRIPTION, version, CHANGE_RESOURCE)",
+        "return UUri(authority, USUBSCRIPTION, version, CHANGE_RESOURCE + 1)",
     ),
     Mutant(
         "changes are not published",
         _UPDATES,
         "        yield publish(next_id(), source, payload, UPayloadFormat.PROTOBUF, priority=UPriority.CS2)\n",
         "",
+    ),
+    Mutant(
+        "changes are published to subscribers of their topic only",
+        _PLUGIN,
+        "return change_topics(self._context.authority) if self._external is None else ()",
+        "return ()",
     ),
     Mutant(
         "a registration for every topic is forgotten",

@@ -28,6 +28,7 @@ from ustreamer.core.routing.forwarding import FORWARD_ALL, ForwardingPolicy
 from ustreamer.core.routing.identity import Authorise, IdentityTable
 from ustreamer.core.routing.router import SELF, AuthorityTable, Router
 from ustreamer.core.routing.subscriptions import Subscription
+from ustreamer.uprotocol.uattributes import UAttributes
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
 from ustreamer.uprotocol.uuid import UUID, UuidSource
@@ -89,10 +90,14 @@ class ListEgress:
         self.ledger = Ledger()
         self.sent: list[Sent] = []
         self.failure: UStatusError | None = None
+        self.listening = True
         self._limits = limits
         self._queue = EgressQueue(limits)
         self._world = world
         self._lock = Lock()
+
+    def has_listener(self, attributes: UAttributes) -> bool:
+        return self.listening
 
     def transmitter(self, subscriber: UUri | None) -> SendOne:
         def transmit(message: UMessage, /) -> None:
@@ -229,6 +234,7 @@ class World:
         egress_class: type[ListEgress] = ListEgress,
         identities: Mapping[str, IdentityTable] | None = None,
         authorise: Authorise | None = None,
+        broadcast_topics: Iterable[UUri] = (),
     ) -> None:
         """`taps` are called before the one that fills `tap_calls`."""
         taps = (*taps, self._tap)
@@ -247,10 +253,20 @@ class World:
         if peers is not None:
             advertisements = topic_advertisements or TopicAdvertisements(peers)
             forwarding = PeerForwarding(peers, advertisements, authority_table, unicast)
+        router = Router(
+            authority_table,
+            self.directory,
+            unicast,
+            access,
+            forwarding,
+            identities,
+            authorise,
+            tuple(broadcast_topics),
+        )
         self.dispatcher = Dispatcher(
             "hpc",
             self.clock,
-            Router(authority_table, self.directory, unicast, access, forwarding, identities, authorise),
+            router,
             self.egress,
             filters=filters,
             taps=lambda _: taps,

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from tests.host.waiting import DEADLINE_S
+from ustreamer.core.routing.usubscription_codec import USUBSCRIPTION
 from ustreamer.host.admin.server import AdminServer
 from ustreamer.host.runtime import process
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
@@ -57,9 +58,14 @@ class RunningStreamer:
         return self._apps[-1]
 
     def listen(self, network: str, authority: str, sink: UUri | None) -> list[UMessage]:
-        """The messages that an address there receives from now on."""
+        """The messages that an address there receives from now on, without changes of subscriptions."""
         received: list[UMessage] = []
-        self.app(network, authority).register_listener(ANY, sink, received.append)
+
+        def on_message(message: UMessage) -> None:
+            if sink is not None or message.attributes.source.ue_id != USUBSCRIPTION:
+                received.append(message)
+
+        self.app(network, authority).register_listener(ANY, sink, on_message)
         return received
 
     def __enter__(self) -> Self:

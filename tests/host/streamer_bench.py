@@ -233,8 +233,8 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 
 WITH_USUBSCRIPTION = "[plugins.usubscription]\nmap_size_mb = 1"
-# One per version; core.usubscription publishes each change on them, without subscribers here.
-CHANGE_TOPICS = 2
+# One per version; core.usubscription publishes each change on them, here on two networks without listeners.
+CHANGE_PUBLICATIONS = 4
 QUICK_RETRY = "[egress.default]\nretry = { first_ms = 1, max_ms = 1 }"
 
 

@@ -826,6 +826,12 @@ class PreparesOnlyWhenOpen(QueuedTransport):
             raise UStatusError(UCode.UNAVAILABLE, "not open")
 
 
+@found_by("test_a_listener_that_receives_a_topic_is_not_denied")
+class DeniesItsListeners(QueuedTransport):
+    def has_listener(self, attributes: UAttributes) -> bool:
+        return False
+
+
 @found_by("test_the_end_of_reading_is_reported_at_most_once")
 class ReportsTheEndOfReadingTwice(QueuedTransport):
     def call_when_read(self, action: Callable[[], None]) -> None:

@@ -34,6 +34,7 @@ class PortContract(PairContract):
             assert type(each.sends_field(TOPIC)) is bool
             assert type(each.input_problem(TOPIC)) is str
             assert type(each.awaits_receipt(new_id())) is bool
+            assert type(each.has_listener(publish(new_id(), TOPIC).attributes)) is bool
             values = each.field_values(TOPIC)
             assert all(value.attributes.type is UMessageType.PUBLISH for value in values)
             directory = each.subscription_directory(lambda: None)
@@ -65,6 +66,15 @@ class PortContract(PairContract):
         assert inbox.wait(1) == [message]
         unopened.a.close()
         unopened.a.prepare_topic(OTHER_TOPIC)
+
+    def test_a_listener_that_receives_a_topic_is_not_denied(self, pair: Pair) -> None:
+        inbox = Mailbox()
+        pair.b.register_listener(TOPIC, None, inbox)
+        self.wait_connected(pair)
+        message = publish(new_id(), TOPIC)
+        pair.a.send(message)
+        assert inbox.wait(1) == [message]
+        assert pair.a.has_listener(message.attributes)
 
     def test_the_end_of_reading_is_reported_at_most_once(self, pair: Pair) -> None:
         inbox, reported = Mailbox(), Mailbox()

@@ -23,6 +23,7 @@ from ustreamer.transport_port import (
     SentStore,
     Unconfirmed,
 )
+from ustreamer.uprotocol.uattributes import UAttributes
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid_argument
 from ustreamer.uprotocol.utransport import Listener
@@ -146,6 +147,10 @@ class MqttTransport(EndpointTransport):
 
     def transmitter(self, subscriber: UUri | None) -> SendOne:
         return self.send
+
+    def has_listener(self, attributes: UAttributes) -> bool:
+        """Only the broker knows its clients, so the answer is whether it is connected."""
+        return bool(self._link)
 
     def send_window(self) -> int:
         """The free part of the window of unacknowledged messages."""

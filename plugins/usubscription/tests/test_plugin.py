@@ -42,6 +42,15 @@ def test_every_hook_that_it_implements_is_one_that_the_host_calls(tmp_path: Path
     assert plugins.hook.ustreamer_subscription_directory() == [plugin.directory]
 
 
+@pytest.mark.parametrize("external", [False, True])
+def test_its_change_topics_need_no_subscription_except_those_of_another_process(
+    tmp_path: Path, external: bool
+) -> None:
+    plugin = UsubscriptionPlugin(UsubscriptionConfig(external=external), context(tmp_path))
+    own = [UUri("hpc", 0, version, 0x8000) for version in (3, 4)]
+    assert plugin.ustreamer_broadcast_topics() == (() if external else own)
+
+
 def test_stored_subscriptions_can_be_queried_without_a_start(make_rig: "Callable[..., ServiceRig]") -> None:
     rig = make_rig().start()
     rig.subscribe()

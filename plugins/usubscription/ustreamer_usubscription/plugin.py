@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plugin: activates the section `[plugins.usubscription]`."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from ustreamer.core.routing.subscriptions import SubscriptionDirectory
 from ustreamer.hooks import HostedService, PluginContext, hookimpl
+from ustreamer.uprotocol.uuri import UUri
 from ustreamer_usubscription.config import UsubscriptionConfig
 from ustreamer_usubscription.directory import InMemoryDirectory
+from ustreamer_usubscription.requests.updates import change_topics
 from ustreamer_usubscription.service import STORE_DIRECTORY, UsubscriptionService
 from ustreamer_usubscription.store import store_contents
 
@@ -74,6 +76,14 @@ class UsubscriptionPlugin:
     @hookimpl
     def ustreamer_services(self) -> Sequence[HostedService]:
         return [self.service if self._external is None else self._external]
+
+    @hookimpl
+    def ustreamer_broadcast_topics(self) -> Collection[UUri]:
+        """The change topics, for entities that only listen; those of another process are published by that process.
+
+        [impl->req~usubscription-change-topic~1] [impl->dsn~usubscription-change-notification-topic~1]
+        """
+        return change_topics(self._context.authority) if self._external is None else ()
 
     @hookimpl
     def ustreamer_subscription_directory(self) -> SubscriptionDirectory:

@@ -215,11 +215,24 @@ def _check_unregister(world: World) -> None:
 )
 def each_change_is_published(world: World) -> None:
     """Each change of a subscription is also published on the topic of changes."""
-    listener, app, topic = world.app(), world.app(), world.topic()
+    listener = world.app()
     channel = listener.service.at(CHANGES)
     check(channel.resource >= MIN_TOPIC, "the topic of changes is a topic")
     listener.listen(channel)
     listener.subscribe(channel)
+    _check_published(world, listener)
+
+
+@case("req~usubscription-change-topic~1", "dsn~usubscription-change-notification-topic~1", versions=BOTH)
+def an_entity_that_only_listens_gets_each_change(world: World) -> None:
+    """A listener of the topic of changes gets each change once, without a Subscribe of that topic."""
+    listener = world.app()
+    listener.listen(listener.service.at(CHANGES))
+    _check_published(world, listener)
+
+
+def _check_published(world: World, listener: Application) -> None:
+    app, topic, channel = world.app(), world.topic(), listener.service.at(CHANGES)
 
     def states() -> list[State]:
         changes = [listener.dialect.read_change(each.payload) for each in listener.events(channel)]
@@ -229,5 +242,6 @@ def each_change_is_published(world: World) -> None:
     app.subscribe(topic, period_ms=60)
     app.unsubscribe(topic)
     listener.wait(lambda _: len(states()) >= 3, f"publications of the changes of {topic} on {channel}")
+    world.quiet()
     expected = [State.SUBSCRIBED, State.SUBSCRIBED, State.UNSUBSCRIBED]
     check_equal(states(), expected, "the published states")

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 SPEED, APP = UUri("chassis", 0x1234, 1, 0x8001), UUri("hpc", 0x10, 1, 0)
 DASH, CLOUD = UUri("dash", 7, 1, 0), UUri("cloud", 1, 1, 0)
 METHOD, NOWHERE = UUri("chassis", 0x1234, 1, 1), UUri("mars", 1, 1, 0)
+CHANGES = UUri("hpc", 0, 3, 0x8000)
 RULES = (
     AccessRule(allow=False, source="//chassis/1234/1/8002"),
     AccessRule(allow=True, type="publish"),
@@ -63,6 +64,14 @@ def test_the_explanation_of_a_publication_lists_each_subscriber_and_its_rate(wor
     assert "at most 25 Hz" in found.steps[3].text
     assert found.verdict == "delivered"
     assert found.targets == (Target("backbone"), Target("dash", DASH, 10**9))
+
+
+def test_the_listeners_of_a_broadcast_topic_are_explained(build: "type[World]") -> None:
+    world = build(broadcast_topics=[CHANGES])
+    found = explained(world, SELF, publish(ID, CHANGES).attributes)
+    assert steps(found)[-1] == ("listeners", True)
+    assert "'backbone'" in found.steps[-1].text
+    assert found.targets == (Target("backbone", broadcast=True),)
 
 
 @pytest.mark.parametrize(

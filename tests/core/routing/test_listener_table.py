@@ -50,6 +50,8 @@ def test_without_a_sink_filter_only_publications_match(
     }
     assert [name for name, matched in found.items() if matched] == [matches]
     assert table.received == 1
+    assert table.listens_to(TOPIC) is (matches == "publication")
+    assert not table.listens_to(CLIENT.with_resource(0x8001))
 
 
 def test_an_empty_authority_in_a_filter_is_that_of_the_table(table: ListenerTable) -> None:

@@ -9,9 +9,10 @@ from ustreamer.core.delivery.ledger import Verdict
 from ustreamer.core.peers.election import PeerRouters
 from ustreamer.core.peers.forwarding import PeerForwarding
 from ustreamer.core.peers.topic_advertisements import TopicAdvertisements
+from ustreamer.core.routing.access import AccessPolicy, AccessRule
 from ustreamer.core.routing.forwarding import Target
 from ustreamer.core.routing.router import SELF, AuthorityTable, InvalidMessage, Router, RoutingDecision
-from ustreamer.core.routing.subscriptions import StaticDirectory, Subscription
+from ustreamer.core.routing.subscriptions import PausedSubscription, StaticDirectory, Subscription
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType
 from ustreamer.uprotocol.umessage import notification, publish, request, response
 from ustreamer.uprotocol.ustatus import UCode
@@ -238,6 +239,85 @@ def test_an_authority_is_behind_the_endpoint_that_names_it_or_the_default_one(
     assert AuthorityTable(authorities, HOSTED).endpoint_of_authority(authority) == endpoint
 
 
+# ----------------------------------------------------------------------------------------------------- broadcast topics
+
+
+def broadcasting(
+    *subscriptions: Subscription, access: dict[str, AccessPolicy] | None = None, more: str = "wifi"
+) -> Router:
+    """A router for which CHANGES is a broadcast topic, with one more multicast domain."""
+    directory = StaticDirectory(subscriptions)
+    table = AuthorityTable({**AUTHORITIES, "phone": more}, HOSTED)
+    return Router(table, directory, {**UNICAST, more: False}, access, broadcast_topics=[CHANGES])
+
+
+@pytest.mark.parametrize(
+    ("subscriptions", "targets"),
+    [
+        ([], [Target("zenoh", broadcast=True), Target("wifi", broadcast=True)]),
+        # Subscribers in a multicast domain and its listeners are one target, at the rate of the listeners.
+        ([Subscription(CHANGES, APP, 9)], [Target("zenoh"), Target("wifi", broadcast=True)]),
+        ([Subscription(CHANGES, APP, 9), Subscription(CHANGES, CLOUD, 5)], [Target("zenoh"), Target("wifi", broadcast=True)]),
+        # A subscriber that has stopped the topic stops it for no listener.
+        ([PausedSubscription(CHANGES, APP, 9)], [Target("zenoh"), Target("wifi", broadcast=True)]),
+        # Unicast subscribers have their own rates.
+        (
+            [Subscription(CHANGES, DASH, 4), Subscription(CHANGES, BRAKE)],
+            [Target("zenoh", broadcast=True), Target("wifi", broadcast=True), Target("wamp", DASH, 4), Target("someip", BRAKE)],
+        ),
+    ],
+)  # fmt: skip
+def test_a_broadcast_topic_goes_to_each_multicast_domain_once(
+    subscriptions: list[Subscription], targets: list[Target]
+) -> None:
+    assert broadcasting(*subscriptions).subscribed_targets(SELF, CHANGES) == tuple(targets)
+
+
+@pytest.mark.parametrize(
+    "topic", [UUri("hpc", 0, 4, 0x8000), UUri("hpc", 0, 3, 0x8001), UUri("cloud", 0, 3, 0x8000)]
+)
+def test_no_other_topic_is_broadcast(topic: UUri) -> None:
+    assert broadcasting().subscribed_targets(SELF, topic) == ()
+
+
+def test_only_the_streamer_itself_broadcasts() -> None:
+    assert broadcasting().decide("zenoh", publish(ID, CHANGES).attributes).denied_as == "spoofed"
+    assert broadcasting().subscribed_targets("zenoh", CHANGES) == ()
+
+
+DENYING = AccessRule(allow=False, type="publish", source="//hpc/0/FF/8000")
+ALLOWING = AccessRule(allow=True, type="publish", source="//hpc/0/FF/8000")
+OTHER = AccessRule(allow=True, type="request")
+
+
+@pytest.mark.parametrize(
+    ("rules", "allowed"),
+    [
+        ([], True),
+        ([DENYING], False),
+        ([DENYING, AccessRule(allow=True)], False),
+        ([ALLOWING], True),
+        ([ALLOWING, DENYING], True),
+        ([AccessRule(allow=False, type="publish"), ALLOWING], False),
+        ([AccessRule(allow=True, type="publish"), ALLOWING], True),
+        # These are about what may come in.
+        ([AccessRule(allow=True)], False),
+        ([AccessRule(allow=True, type="publish")], False),
+        ([OTHER], False),  # an endpoint with rules denies what no rule allows
+    ],
+)
+def test_the_access_rules_of_a_network_decide_whether_its_listeners_get_a_broadcast(
+    rules: list[AccessRule], allowed: bool
+) -> None:
+    found = broadcasting(access={"wifi": AccessPolicy("wifi", rules)})
+    assert found.broadcast_endpoints(CHANGES) == (("zenoh", "wifi") if allowed else ("zenoh",))
+    subscribed = broadcasting(
+        Subscription(CHANGES, UUri("phone", 1, 1, 0), 5), access={"wifi": AccessPolicy("wifi", rules)}
+    )
+    # A Subscribe is decided where it comes in.
+    assert Target("wifi", None, 0 if allowed else 5) in subscribed.subscribed_targets(SELF, CHANGES)
+
+
 # ---------------------------------------------------------------------------------------------------------------- peers
 
 
@@ -273,3 +353,22 @@ def test_a_response_to_a_unicast_requester_is_forwarded_by_the_streamer_of_the_r
     call = request(ID, UUri("chassis", 5, 1, 0), UUri("cloud", 7, 1, 1), ttl=100)
     answer = response(ID, call).attributes
     assert router_with_peer().decide("zenoh", answer).targets == (Target("someip"),)
+
+
+@pytest.mark.parametrize(
+    ("peer", "topic", "is_published"),
+    [
+        ("cloud", UUri("cloud", 0, 3, 0x8000), True),
+        ("cloud", UUri("cloud", 0, 4, 0x8000), False),
+        ("cloud", UUri("cloud", 1, 3, 0x8000), False),
+        ("mars", UUri("cloud", 0, 3, 0x8000), False),  # another streamer has that authority
+    ],
+)
+def test_a_peer_publishes_its_broadcast_topics_itself(peer: str, topic: UUri, is_published: bool) -> None:
+    unicast = {**UNICAST, "someip": False}
+    peers, authority_table = with_peer(peer), AuthorityTable(AUTHORITIES, HOSTED)
+    forwarding = PeerForwarding(peers, TopicAdvertisements(peers), authority_table, unicast, [CHANGES])
+    targets = (Target("someip"), Target("wamp", DASH))
+    share = forwarding.assign(topic, targets, 0)
+    assert share.targets == targets
+    assert share.deferred == (frozenset({"someip"}) if is_published else frozenset())

@@ -21,11 +21,15 @@ def reader(vehicle: Vehicle) -> Iterator[ZenohEntity]:
         peer.unsubscribe(DEAD_LETTER_TOPIC)
 
 
+def _is_letter(sample: ZenohSample) -> bool:
+    return sample.is_event and sample.head.source == DEAD_LETTER_TOPIC
+
+
 def wait_dead_letter(reader: ZenohEntity, id: wire.Id) -> DeadLetterMessage:
     """Wait for the dead letter about a message."""
 
     def about(sample: ZenohSample) -> bool:
-        return sample.is_event and DeadLetterMessage.from_sample(sample).attributes.id == id
+        return _is_letter(sample) and DeadLetterMessage.from_sample(sample).attributes.id == id
 
     return DeadLetterMessage.from_sample(reader.inbox.wait_one(about))
 
@@ -78,8 +82,7 @@ def test_throttled_and_unwanted_events_are_no_dead_letters(
     dead = app.send_request(Uri("chassis", 0x3FFF, 1, 1))
     wait_dead_letter(reader, dead)
     about = [
-        DeadLetterMessage.from_sample(sample).attributes.source
-        for sample in reader.inbox.items(lambda s: s.is_event)
+        DeadLetterMessage.from_sample(sample).attributes.source for sample in reader.inbox.items(_is_letter)
     ]
     assert limited not in about
     assert unwanted not in about

@@ -215,8 +215,9 @@ def test_a_stream_is_unharmed_by_all_other_input(own_vehicle: Vehicle) -> None:
 
     own_vehicle.process.stop()
     ledger = own_vehicle.process.ledger
-    calls = 2  # of uSubscription, each with its response and the update for its caller
-    assert ledger["delivered"] == len(sent) + 1 + 3 * calls
+    calls = 2  # of uSubscription, each with its response, the update for its caller ...
+    published = 4  # ... and the change in two versions for the listeners of two networks
+    assert ledger["delivered"] == len(sent) + 1 + (3 + published) * calls
     assert ledger["denied"] == ROUNDS * len(SPOOFED)
     assert [line for line in own_vehicle.process.log_records if line["level"] in {"error", "critical"}] == []
 

@@ -147,7 +147,7 @@ def _streamer(
             app.call(USUBSCRIPTION.at(SUBSCRIBE), subscription_request(TOPIC))
             return began
 
-        yield subscribe, lambda: len(app.inbox.items(lambda each: each.is_event))
+        yield subscribe, lambda: len(app.events(TOPIC))
 
 
 @contextmanager

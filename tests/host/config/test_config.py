@@ -406,6 +406,14 @@ def test_with_a_wildcard_endpoint_a_rule_may_name_any_authority() -> None:
     assert checked(text).endpoints["chassis"].access[0].source == "//mars/1234/1/FFFF"
 
 
+def test_a_rule_about_publications_may_name_our_authority_for_what_goes_out() -> None:
+    own = checked(SAMPLE).authority
+    text = with_access(("//chassis/1234/1/FFFF", f"//{own}/0/FF/8000"))
+    assert checked(text).endpoints["chassis"].access[0].source == f"//{own}/0/FF/8000"
+    with pytest.raises(ConfigError, match="does not live behind"):
+        checked(text.replace('type = "publish"', 'type = "notification"'))
+
+
 def test_sixty_four_endpoints_are_the_most() -> None:
     def with_endpoints(number: int) -> str:
         sections = [f'[endpoints.e{n}]\ntransport = "local"\nauthorities = ["a{n}"]\n' for n in range(number)]

@@ -755,6 +755,75 @@ def test_blocked_requests_are_sent_in_order_to_a_receiver_that_appears(make_rig:
     assert rig.undelivered == []
 
 
+# ------------------------------------------------------------------------------------------------------ broadcasts
+
+
+def broadcasts(rig: EndpointQueueRig) -> EndpointQueueRig:
+    delivery = rig.gateways[0].delivery
+    delivery.broadcast, delivery.topic = True, THERE
+    return rig
+
+
+def wait_no_subscriber(rig: EndpointQueueRig, number: int) -> None:
+    rig.wait_settled(number)
+    assert [verdict for _, verdict, _, _ in rig.verdicts] == [Verdict.NO_SUBSCRIBER] * number
+    assert rig.undelivered == []
+    assert rig.queue.queued == 0
+
+
+class InlineAbsentReceivers(AbsentReceivers):
+    inline = True
+
+
+@pytest.mark.parametrize("wire", [AbsentReceivers, InlineAbsentReceivers])
+def test_a_broadcast_whose_listeners_are_gone_is_no_dead_letter_and_logs_nothing(
+    make_rig: MakeRig, wire: type[AbsentReceivers], caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = broadcasts(make_rig(wire(0, THERE), SLOW)).start()
+    rig.offer(*(on(THERE, n) for n in range(100)))
+    wait_no_subscriber(rig, 100)
+    assert rig.queue.statistics().closed_routes == 0
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("refusal", [DOWN, UCode.INTERNAL])
+def test_a_refused_broadcast_is_not_tried_again(make_rig: MakeRig, refusal: UCode) -> None:
+    rig = broadcasts(make_rig(ScriptedTransport(then=refusal), SLOW)).start()
+    rig.offer(*events(10))
+    wait_no_subscriber(rig, 10)
+    assert len(rig.wire.attempts) == 10
+
+
+def test_a_broadcast_waits_for_a_listener_that_may_be_back(
+    make_rig: MakeRig, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = broadcasts(make_rig(AbsentReceivers(soon(), THERE), SLOW)).start()
+    rig.offer(*(on(THERE, n) for n in range(10)))
+    eventually(lambda: rig.queue.statistics().blocked == 10, "all to be blocked")
+    rig.routes.closed.clear()
+    rig.queue.on_route_open(THERE)
+    assert rig.queue.wait_empty(soon())
+    assert rig.sent == list(range(10))
+    assert caplog.records == []
+
+
+def test_broadcasts_that_wait_at_a_stop_are_no_dead_letters(make_rig: MakeRig) -> None:
+    rig = broadcasts(make_rig(AbsentReceivers(soon(), THERE), SLOW)).start()
+    rig.offer(*(on(THERE, n) for n in range(10)))
+    eventually(lambda: rig.queue.statistics().blocked == 10, "all to be blocked")
+    assert rig.queue.abandon_all(UStatus(UCode.UNAVAILABLE, "stopped")) == []
+    wait_no_subscriber(rig, 10)
+
+
+def test_at_the_end_of_retries_a_broadcast_that_waits_is_given_up(make_rig: MakeRig) -> None:
+    rig = broadcasts(make_rig(AbsentReceivers(soon(), THERE), SLOW)).start()
+    rig.offer(on(THERE, 1))
+    eventually(lambda: rig.queue.statistics().blocked == 1, "it to be blocked")
+    rig.queue.no_more_retries(UStatus(UCode.UNAVAILABLE, "stopping"))
+    rig.queue.on_route_open(THERE)
+    wait_no_subscriber(rig, 1)
+
+
 def test_a_request_of_a_hosted_service_waits_for_its_receiver(make_rig: MakeRig) -> None:
     """A uSubscription waits for a device that starts; its own pauses between two calls are longer."""
     rig = make_rig(AbsentReceivers(0, CALLER), SLOW).start()

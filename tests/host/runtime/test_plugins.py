@@ -147,6 +147,7 @@ def test_the_hooks_are_those_of_the_hooks_page() -> None:
         "ustreamer_filters",
         "ustreamer_taps",
         "ustreamer_services",
+        "ustreamer_broadcast_topics",
         "ustreamer_subscription_directory",
         "ustreamer_subscription_watch",
         "ustreamer_stored_subscriptions",

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.host.streamer_bench import (
-    CHANGE_TOPICS,
+    CHANGE_PUBLICATIONS,
     DEAD_LETTERS,
     METHOD,
     NOTES,
@@ -65,7 +65,7 @@ def test_a_publication_reaches_a_subscriber_until_it_unsubscribes(bench: Bench) 
     fleet.unsubscribe()
     sensor.publish(b"after")
     eventually(
-        lambda: streamer.ledger().no_subscriber == 2 + 2 * CHANGE_TOPICS, "both changes to be published"
+        lambda: streamer.ledger().no_subscriber == 2 + 2 * CHANGE_PUBLICATIONS, "both changes to be published"
     )
     # The publication, and two requests with their answers and updates.
     eventually(lambda: streamer.ledger().delivered == 7, "everything to be delivered")
@@ -83,6 +83,30 @@ def test_a_publication_arrives_unchanged(bench: Bench) -> None:
     assert fleet.received == [message]
 
 
+@pytest.mark.parametrize(
+    "rule", ["", 'allow = true\ntype = "publish"\nsource = "//hpc/0/FF/8000"', "allow = true"]
+)
+def test_a_listener_gets_the_changes_of_subscriptions_unless_the_access_rules_of_its_network_deny(
+    bench: Bench, rule: str
+) -> None:
+    rules = f"[[endpoints.outside.access]]\n{rule}" if rule else ""
+    streamer = bench.started(
+        bench.local("inside", OWN), bench.local("outside", "cloud"), rules, WITH_USUBSCRIPTION
+    )
+    app, near, far = bench.app("inside"), bench.app("inside"), bench.app("outside", "cloud")
+    for each in (near, far):
+        each.listen(USUBSCRIPTION.with_resource(0x8000))
+    app.subscribe()
+    near.wait_received(1)
+    app.unsubscribe()
+    near.wait_received(2)
+    # The rule without a source is about what comes in.
+    eventually(lambda: len(far.received) == (0 if rule == "allow = true" else 2), "the changes outside")
+    assert len(near.received) == 2
+    eventually(lambda: streamer.ledger().queued == 0, "quiet")
+    assert streamer.ledger().dead_lettered == streamer.ledger().denied == 0
+
+
 def test_a_local_subscriber_gets_a_publication_once_and_directly(
     bench: Bench,
 ) -> None:
@@ -91,7 +115,9 @@ def test_a_local_subscriber_gets_a_publication_once_and_directly(
     dashboard.subscribe()
     sensor.publish(b"x")
     assert [message.payload for message in dashboard.received] == [b"x"]
-    eventually(lambda: streamer.ledger().no_subscriber == 1 + CHANGE_TOPICS, "the change to be published")
+    eventually(
+        lambda: streamer.ledger().no_subscriber == 1 + CHANGE_PUBLICATIONS, "the change to be published"
+    )
     assert streamer.targets() == []
 
 

@@ -145,3 +145,26 @@ def test_a_closed_session_is_left_to_the_first_message(make_bench: MakeBench) ->
         tick()
         assert not bench.sender._early_declarations
     assert not bench.publishers
+
+
+# --- listeners of broadcast topics ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+def test_a_sender_knows_whether_there_is_a_listener(make_bench: MakeBench, prepared: bool) -> None:
+    bench = make_bench()
+    message = numbered(0, priority=UPriority.CS2)
+    if prepared:
+        bench.sender.prepare_topic(topic_of(0))
+        wait_until(lambda: bool(bench.publishers), "the publisher")
+    else:
+        assert bench.sender.has_listener(message.attributes), "unknown before the first message"
+        assert not bench.is_accepted(message)
+    assert not bench.sender.has_listener(message.attributes)
+    subscriber = bench.listen()
+    wait_until(lambda: bench.sender.has_listener(message.attributes), "the listener")
+    assert bench.is_accepted(message)
+    assert received(subscriber, 1) == [0]
+    bench.unsubscribe(subscriber)
+    wait_until(lambda: not bench.sender.has_listener(message.attributes), "the end of the listener")
+    assert not bench.is_accepted(numbered(1, priority=UPriority.CS2))

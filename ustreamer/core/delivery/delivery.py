@@ -62,6 +62,7 @@ class Delivery:
         "_held",
         "_owner",
         "_unpaused",
+        "broadcast",
         "delivered",
         "egress",
         "filter_calls",
@@ -96,6 +97,8 @@ class Delivery:
         self.paused = False
         """The subscribers have stopped the dispatch: each message is queued, and the send thread blocks it."""
         self._unpaused = self.transmit_batch, self.outgoing
+        self.broadcast = False
+        """A multicast domain without a subscriber: a message goes to its listeners, or has the verdict NO_SUBSCRIBER."""
         self.topic = topic
         self.subscriber = subscriber
         self.period_ns = period_ns
@@ -250,6 +253,8 @@ class Delivery:
             self._settle_dropped(message, verdict, now_ns)
             if self.topic is None and is_subscription_answer(message):
                 warn_of_refused_answer(holder, self.endpoint, message)
+        elif verdict is Verdict.NO_SUBSCRIBER and self.broadcast:
+            self.settle(self._owner.ledger, message, verdict, now_ns, now_ns)
         elif verdict is Verdict.QUEUED:
             self._held.append((holder, message, self._arrival_ns.pop(id(message), now_ns)))
             self._owner.held += 1

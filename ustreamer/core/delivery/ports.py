@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from ustreamer.core.delivery.ledger import Ledger, Verdict
+from ustreamer.uprotocol.uattributes import UAttributes
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UStatus
 from ustreamer.uprotocol.uuri import UUri
@@ -140,6 +141,15 @@ class Egress(Protocol):
 
     def transmitter(self, subscriber: UUri | None) -> SendOne:
         """Return the function that sends to one subscriber, or with None to the recipient that the message names."""
+        ...
+
+
+@runtime_checkable
+class ListenerEgress(Protocol):
+    """An egress that knows whether there are listeners behind it."""
+
+    def has_listener(self, attributes: UAttributes) -> bool:
+        """Whether a publication would be received; True if that is not known. Called for broadcast topics only."""
         ...
 
 

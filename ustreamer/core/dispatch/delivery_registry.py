@@ -19,7 +19,7 @@ from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import Verdict
 from ustreamer.core.delivery.outgoing_batch import OutgoingBatch
 from ustreamer.core.delivery.plugin_errors import FOREIGN_ERRORS, describe_error
-from ustreamer.core.delivery.ports import DeliveryOwner, Filter
+from ustreamer.core.delivery.ports import DeliveryOwner, Filter, ListenerEgress
 from ustreamer.core.dispatch.dispatcher_port import DispatcherPort
 from ustreamer.core.routing.forwarding import Target
 from ustreamer.uprotocol.umessage import UMessage
@@ -106,9 +106,9 @@ class DeliveryRegistry:
         if delivery is None:
             delivery = self._new_delivery(target.endpoint, topic, target.subscriber)
         delivery.set_paused(target.paused)
-        if delivery.period_ns == target.period_ns and not is_new:
+        if (delivery.period_ns, delivery.broadcast) == (target.period_ns, target.broadcast) and not is_new:
             return delivery
-        delivery.period_ns = target.period_ns
+        delivery.period_ns, delivery.broadcast = target.period_ns, target.broadcast
         self._rebuild_filters_of(delivery, now_ns)
         return delivery
 
@@ -142,18 +142,24 @@ class DeliveryRegistry:
     def _rebuild_filters_of(self, delivery: Delivery, now_ns: int) -> None:
         delivery.period_since_ns = now_ns
         factory = self._dispatcher.filters
+        egress, first = delivery.egress, list[Filter]()
+        if delivery.broadcast and isinstance(egress, ListenerEgress):
+            first.append(ListenerFilter(egress))
         try:
-            delivery.set_filters(tuple(factory(delivery)), now_ns)
+            delivery.set_filters((*first, *factory(delivery)), now_ns)
         # Foreign code. Without its filters no message passes: a limit or a ban must hold.
         except FOREIGN_ERRORS as error:
             self._owner.on_filter_error(factory, error)
             delivery.set_filters((FailedFilter(describe_error(factory, error)),), now_ns)
 
     def statistics(self, topic: UUri | None = None) -> list[TargetStatistics]:
-        """A snapshot of the targets of all topics, or of one."""
+        """A snapshot of the targets of all topics, or of one. A network without a listener is no target."""
         topics = self._by_topic if topic is None else (topic,)
         return [
-            _statistics_of(each, delivery) for each in topics for delivery in self._by_topic.get(each, ())
+            _statistics_of(each, delivery)
+            for each in topics
+            for delivery in self._by_topic.get(each, ())
+            if _is_reported(delivery)
         ]
 
     def busiest(self, number: int) -> list[TargetStatistics]:
@@ -161,8 +167,13 @@ class DeliveryRegistry:
         if not number:
             return []
         deliveries = chain.from_iterable(list(self._by_topic.values()))
-        found = nlargest(number, deliveries, key=attrgetter("received"))
+        found = nlargest(number, filter(_is_reported, deliveries), key=attrgetter("received"))
         return [_statistics_of(each.topic, each) for each in found if each.topic is not None]
+
+
+def _is_reported(delivery: Delivery) -> bool:
+    """False for a broadcast topic in a network where it has had no listener."""
+    return bool(delivery.delivered) or not delivery.broadcast
 
 
 def _statistics_of(topic: UUri, delivery: Delivery) -> TargetStatistics:
@@ -176,6 +187,16 @@ def _statistics_of(topic: UUri, delivery: Delivery) -> TargetStatistics:
         delivery.delivered,
         delivery.throttled,
     )
+
+
+class ListenerFilter(Filter):
+    """Drops the messages of a broadcast topic without a listener, before they take a place in a queue."""
+
+    def __init__(self, egress: ListenerEgress) -> None:
+        self._egress = egress
+
+    def admit(self, message: UMessage, now_ns: int) -> Verdict | None:
+        return None if self._egress.has_listener(message.attributes) else Verdict.NO_SUBSCRIBER
 
 
 class FailedFilter(Filter):

@@ -7,7 +7,7 @@ The decision is the router's own. All rules before the one that ended the decisi
 import msgspec
 
 from ustreamer.core.routing.forwarding import Target
-from ustreamer.core.routing.router import InvalidMessage, Router, RoutingDecision
+from ustreamer.core.routing.router import SELF, InvalidMessage, Router, RoutingDecision
 from ustreamer.core.routing.subscriptions import PausedSubscription, Subscription
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType
 from ustreamer.uprotocol.uuri import UUri
@@ -91,11 +91,22 @@ def _sink(sink: UUri | None, decision: RoutingDecision, reason: str) -> Step:
 
 def _subscriber_steps(router: Router, ingress: str, topic: UUri) -> tuple[Step, ...]:
     subscriptions = router.directory.subscribers(topic)
-    if not subscriptions:
+    listening = router.broadcast_endpoints(topic) if ingress == SELF else ()
+    if not (subscriptions or listening):
         return (Step("subscribers", passed=False, text=f"no subscription of {topic}"),)
-    return tuple(
-        _subscriber_step(subscription, router.authority_table.endpoint_of(subscription.subscriber), ingress)
-        for subscription in subscriptions
+    return (
+        *(
+            _subscriber_step(each, router.authority_table.endpoint_of(each.subscriber), ingress)
+            for each in subscriptions
+        ),
+        *(
+            Step(
+                "listeners",
+                passed=True,
+                text=f"each listener behind {name!r} gets it without a subscription",
+            )
+            for name in listening
+        ),
     )
 
 

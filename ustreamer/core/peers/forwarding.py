@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The forwarding policy of a streamer with peers: `ForwardingPolicy` by the election and by topic advertisements."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from collections.abc import Set as AbstractSet
+
+import msgspec
 
 from ustreamer.core.peers.election import PeerRouters
 from ustreamer.core.peers.topic_advertisements import TopicAdvertisements
@@ -21,12 +23,17 @@ class PeerForwarding:
         advertisements: TopicAdvertisements,
         authority_table: AuthorityTable,
         unicast: Mapping[str, bool],
+        broadcast_topics: Collection[UUri] = (),
     ) -> None:
-        """`unicast` has an entry per endpoint: whether each of its subscribers is a target of its own."""
+        """`unicast` has an entry per endpoint: whether each of its subscribers is a target of its own.
+
+        `broadcast_topics` are those of this streamer. Its peers have the same ones at their own authorities.
+        """
         self._peers = peers
         self._advertisements = advertisements
         self._authority_table = authority_table
         self._unicast = unicast
+        self._broadcast_topics = frozenset(broadcast_topics)
 
     def forwarding_role(self, ingress: str, attributes: UAttributes) -> ForwardingRole:
         if self._unicast.get(ingress):
@@ -52,7 +59,21 @@ class PeerForwarding:
         return ingress in self._peers.shared_network_endpoints()
 
     def assign(self, topic: UUri, targets: tuple[Target, ...], now_ns: int) -> ForwardingShare:
-        return self._advertisements.assign(topic, targets, now_ns)
+        share = self._advertisements.assign(topic, targets, now_ns)
+        published = {each.endpoint for each in targets if self._is_published_by_peer(topic, each.endpoint)}
+        return msgspec.structs.replace(share, deferred=share.deferred | published) if published else share
+
+    def _is_published_by_peer(self, topic: UUri, endpoint: str) -> bool:
+        """Whether `topic` is a broadcast topic of a peer on this network, which needs no other streamer there."""
+        home, peers = topic.authority_name, self._peers
+        if self._unicast.get(endpoint) or home == peers.authority:
+            return False
+        if msgspec.structs.replace(topic, authority_name=peers.authority) not in self._broadcast_topics:
+            return False
+        return any(
+            each.authority == home and peers.is_trusted(endpoint, each, home)
+            for each in peers.peers_at(endpoint)
+        )
 
     def end_grace(self, topic: UUri, now_ns: int) -> None:
         self._advertisements.end_grace(topic, now_ns)

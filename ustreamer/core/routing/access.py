@@ -154,6 +154,17 @@ class AccessPolicy:
         may_pass = self._allowed_by_default[attributes.type]
         return None if may_pass else _denied(attributes, f"no rule of {self._section} allows")
 
+    def allows_broadcast(self, topic: UUri) -> bool:
+        """Whether publications of the streamer's own `topic` go out to the listeners behind this endpoint.
+
+        A rule to allow counts only if it names the authority of the topic: other rules are about what may come in.
+        """
+        for rule in self._by_type[UMessageType.PUBLISH]:
+            names_it = rule.source.authority_name == topic.authority_name
+            if (names_it or not rule.allow) and rule.source.matches(topic) and rule.has_sender(None):
+                return rule.allow
+        return self._allowed_by_default[UMessageType.PUBLISH]
+
     def allow_reason(self, attributes: UAttributes, identities: Collection[Identity] | None = None) -> str:
         """The reason why an accepted message is accepted."""
         rule = self._first_match(attributes, identities)

@@ -19,12 +19,14 @@ class Target(msgspec.Struct, frozen=True):
     """The destination of one copy of a message: an endpoint and, behind a unicast endpoint, one subscriber.
 
     `paused`: all its subscribers have stopped the dispatch, so the message waits in the egress queue.
+    `broadcast`: a multicast domain without a subscriber. The message is for its listeners, if there are any.
     """
 
     endpoint: str
     subscriber: UUri | None = None
     period_ns: int = 0
     paused: bool = False
+    broadcast: bool = False
 
 
 class ForwardingRole(Enum):

@@ -83,6 +83,11 @@ class ListenerTable:
         sink = sink and sink.with_authority(self._authority)
         return _Registration(source.with_authority(self._authority), sink, listener)
 
+    def listens_to(self, topic: UUri) -> bool:
+        """Whether a publication of `topic` has a listener."""
+        with self._lock:
+            return any(each.sink is None for each in self._by_source.match(topic))
+
     def deliver(self, message: UMessage) -> bool:
         """Call each listener once, on this thread; False if no listener matches."""
         attributes = message.attributes

@@ -4,7 +4,8 @@
 The ingress calls `Router.decide` once per header, and for a publication again with each version of the directory. It
 caches the decision as a route.
 
-* Publish: the targets are the endpoints with a subscriber of the topic.
+* Publish: the targets are the endpoints with a subscriber of the topic. A broadcast topic, one of the streamer's own,
+  also has each multicast domain as a target whose access rules allow its publication.
 * Notification, Request, Response: the target is the endpoint behind which the authority of the sink lives.
 * No message returns to the endpoint it came in at. A message whose source lives behind another endpoint is denied,
   except a reply whose sink lives at the endpoint it came in at: it has no target.
@@ -13,7 +14,7 @@ caches the decision as a route.
   that the access rules of the endpoint deny (`ustreamer.core.routing.access`), or a plugin.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -24,6 +25,7 @@ from ustreamer.core.routing.forwarding import FORWARD_ALL, ForwardingPolicy, For
 from ustreamer.core.routing.identity import Authorise, IdentityTable, Peer
 from ustreamer.core.routing.paused_subscriptions import PausedDirectory
 from ustreamer.core.routing.subscriptions import (
+    UNLIMITED,
     MergedDirectory,
     PausedSubscription,
     SubscriptionDirectory,
@@ -91,11 +93,13 @@ class Router:
         forwarding: ForwardingPolicy = FORWARD_ALL,
         identities: Mapping[str, IdentityTable] | None = None,
         authorise: Authorise | None = None,
+        broadcast_topics: Collection[UUri] = (),
     ) -> None:
         """`unicast` has an entry per endpoint: whether each of its subscribers is a target of its own.
 
         `access` has the rules of the endpoints with rules. `forwarding` decides which messages other streamers forward.
-        `identities` has the endpoints that authenticate. `authorise` is the decision of plugins.
+        `identities` has the endpoints that authenticate. `authorise` is the decision of plugins. `broadcast_topics` are
+        those of hosted services that need no subscription.
         """
         self.authority_table = authority_table
         self.directory = directory
@@ -108,6 +112,9 @@ class Router:
         self._identities = dict(identities or {})
         self._authorise = authorise
         self._has_guards = bool(access or identities or authorise)
+        self._broadcast_endpoints = {
+            topic: self._endpoints_for_broadcast(topic) for topic in broadcast_topics
+        }
 
     def decide(self, ingress: str, attributes: UAttributes) -> RoutingDecision:
         """The decision for a message with these attributes that came in at `ingress`. Raises InvalidMessage."""
@@ -190,7 +197,15 @@ class Router:
             known = paused if isinstance(subscription, PausedSubscription) else periods
             target, period_ns = (endpoint, subscriber), subscription.period_ns
             known[target] = fastest_period((period_ns, known.get(target, period_ns)))
-        targets = [Target(*target, period_ns) for target, period_ns in periods.items()]
+        broadcast = list[Target]()
+        for endpoint in self.broadcast_endpoints(topic) if ingress == SELF else ():
+            target = endpoint, None
+            if target in periods or target in paused:
+                # One message reaches subscribers and listeners, and the listeners want each.
+                periods[target] = UNLIMITED
+            else:
+                broadcast.append(Target(endpoint, broadcast=True))
+        targets = [Target(*target, period_ns) for target, period_ns in periods.items()] + broadcast
         if paused:
             targets += [
                 Target(*target, period_ns, paused=True)
@@ -200,6 +215,19 @@ class Router:
         if len(targets) > 1:  # multicast domains first
             targets.sort(key=lambda target: target.subscriber is not None)
         return tuple(targets)
+
+    def broadcast_endpoints(self, topic: UUri) -> Collection[str]:
+        """The multicast domains that a topic of the streamer's own is published to without a subscription."""
+        return self._broadcast_endpoints.get(topic, ())
+
+    def _endpoints_for_broadcast(self, topic: UUri) -> tuple[str, ...]:
+        found = list[str]()
+        for name, unicast in self._unicast.items():
+            access = self._access.get(name)
+            is_allowed = access is None or access.allows_broadcast(topic)
+            if is_allowed and not unicast and name != SELF:
+                found.append(name)
+        return tuple(found)
 
 
 DEFERRED: Final = RoutingDecision(deferred=True)

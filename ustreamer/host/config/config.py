@@ -220,7 +220,7 @@ def check(
     _check_own_authority(problems)
     endpoints = _endpoints(problems, transports)
     _check_authority_placement(problems)
-    _check_access(problems, endpoints)
+    _check_access(problems, endpoints, "" if file is None else file.authority)
     plugins = _plugins(problems, plugin_configs)
     provided = _plugin_endpoints(problems, plugins)
     endpoints |= {name: endpoint for name, (_, endpoint) in provided.items()}
@@ -440,13 +440,18 @@ def _check_authority_placement(problems: Problems) -> None:
                 )
 
 
-def _check_access(problems: Problems, endpoints: Mapping[str, EndpointConfig]) -> None:
-    """Check that a rule concerns sources behind its endpoint: other sources are refused regardless of rules."""
+def _check_access(problems: Problems, endpoints: Mapping[str, EndpointConfig], own: str) -> None:
+    """Check that a rule concerns sources behind its endpoint: other sources are refused regardless of rules.
+
+    A rule about publications of our `own` authority is about the broadcast topics that go out there.
+    """
     for name, endpoint in endpoints.items():
         authorities = endpoint.authorities
         for index, rule in enumerate(endpoint.access if authorities else ()):
             authority = rule.patterns[0].authority_name
-            if authority not in {ANY_AUTHORITY, *authorities} and ANY_AUTHORITY not in authorities:
+            goes_out = authority == own and rule.type == "publish"
+            known = goes_out or authority in {ANY_AUTHORITY, *authorities}
+            if not known and ANY_AUTHORITY not in authorities:
                 problems.add_problem(
                     ("endpoints", name, "access", index, "source"),
                     f"{authority!r} does not live behind endpoint {name!r} (have: {format_names(authorities)})",

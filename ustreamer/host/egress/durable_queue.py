@@ -685,9 +685,7 @@ class DurableQueue(EndpointQueue):
             waiting = self._queue.pop_all()
             abandoned = [item for item in waiting if not item.spool_key]
             self._left_on_disk += len(waiting) - len(abandoned)
-            for item in abandoned:
-                self._settle(item, Verdict.DEAD_LETTERED, self._clock.monotonic_ns(), status)
-        return abandoned
+            return self._settle_abandoned(abandoned, status)
 
     def no_more_retries(self, status: UStatus) -> None:
         """No change: a message that is refused stays on disk."""

@@ -33,6 +33,7 @@ from ustreamer.core.egress.wait_budget import WaitBudget
 from ustreamer.host.egress.send_worker import OnUndelivered, SendWorker
 from ustreamer.transport_port import UNBOUNDED, EndpointTransport, SubscriberEnded
 from ustreamer.uprotocol.batch import MessageBatch
+from ustreamer.uprotocol.uattributes import UAttributes
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatus
 from ustreamer.uprotocol.utransport import BatchListener
@@ -119,6 +120,9 @@ class EndpointQueue(SendWorker):
     def batch_transmitter(self, subscriber: UUri | None) -> SendBatch:
         return self._transport.batch_transmitter(subscriber)
 
+    def has_listener(self, attributes: UAttributes) -> bool:
+        return self._transport.has_listener(attributes)
+
     def listener(self, ingress: BatchListener) -> BatchListener:
         """The listener for messages that the endpoint receives, in front of its ingress."""
         return ingress
@@ -149,7 +153,7 @@ class EndpointQueue(SendWorker):
                 try:
                     delivery.transmit(message)
                 except Exception as error:  # noqa: BLE001  # see `_refusal`
-                    refusal = self._refusal(error)
+                    refusal = self._refusal(error, delivery)
                     if isinstance(refusal, SubscriberEnded):
                         verdict, why = Verdict.NO_SUBSCRIBER, refusal.status
                         delivery.settle(self.ledger, message, verdict, now_ns, now_ns, why, 1, now_ns)
@@ -423,13 +427,17 @@ class EndpointQueue(SendWorker):
     def abandon_all(self, status: UStatus) -> list[QueuedMessage]:
         """Settle all queued messages, except those in flight, as DEAD_LETTERED and return them.
 
-        The caller reports them as undelivered.
+        The caller reports them as undelivered. A broadcast, which has no subscriber, is NO_SUBSCRIBER instead.
         """
         with self._lock:
-            abandoned = self._queue.pop_all()
-            for item in abandoned:
-                self._settle(item, Verdict.DEAD_LETTERED, self._clock.monotonic_ns(), status)
-        return abandoned
+            return self._settle_abandoned(self._queue.pop_all(), status)
+
+    def _settle_abandoned(self, items: Sequence[QueuedMessage], status: UStatus) -> list[QueuedMessage]:
+        now_ns = self._clock.monotonic_ns()
+        for item in items:
+            verdict = Verdict.NO_SUBSCRIBER if item.delivery.broadcast else Verdict.DEAD_LETTERED
+            self._settle(item, verdict, now_ns, status)
+        return [item for item in items if not item.delivery.broadcast]
 
     def no_more_retries(self, status: UStatus) -> None:
         """From now on, make a dead letter with `status` of each message that is refused at its first try."""

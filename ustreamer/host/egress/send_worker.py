@@ -7,7 +7,7 @@ A send refused with UNAVAILABLE pauses the queue of its subscriber, or the share
 with RouteUnavailable blocks the messages of its stream. All other messages continue. Blocked messages are retried when
 the transport reports their route open, or after a retry delay. A Request from another endpoint becomes a dead letter
 once the transport is sure that no receiver exists (`RouteUnavailable.absent_from_ns`). A message for an ended
-subscriber (SubscriberEnded) gets the verdict NO_SUBSCRIBER.
+subscriber (SubscriberEnded) gets the verdict NO_SUBSCRIBER, as does a broadcast whose listeners have gone.
 """
 
 import logging
@@ -45,6 +45,13 @@ class _DeliveryPaused(RouteUnavailable):
 
     def __init__(self, delivery: Delivery) -> None:
         super().__init__(delivery, f"the dispatch of {delivery.topic} is stopped by its subscribers")
+
+
+class _ListenersGone(SubscriberEnded):
+    """No listener of a broadcast is reachable."""
+
+    def __init__(self, text: str) -> None:
+        super(SubscriberEnded, self).__init__(UCode.NOT_FOUND, text)
 
 
 class SendWorker:
@@ -165,7 +172,7 @@ class SendWorker:
         try:
             item.delivery.transmit(item.message)
         except Exception as error:  # noqa: BLE001  # see `_refusal`
-            refusal = self._refusal(error)
+            refusal = self._refusal(error, item.delivery)
             if isinstance(refusal, SubscriberEnded):
                 with self._lock:
                     self._settle(item, Verdict.NO_SUBSCRIBER, self._clock.monotonic_ns(), refusal.status)
@@ -192,7 +199,9 @@ class SendWorker:
         Requests of the services in this process are tried until their deadline: the device may just be starting.
         """
         is_foreign = self.refuses_absent and item.delivery.ingress != SELF
-        is_refusable = is_foreign and item.message.attributes.type is UMessageType.REQUEST
+        is_refusable = item.delivery.broadcast or (
+            is_foreign and item.message.attributes.type is UMessageType.REQUEST
+        )
         return refusal.absent_from_ns if is_refusable else None
 
     def _expire(self, item: QueuedMessage) -> UStatusError:
@@ -299,7 +308,7 @@ class SendWorker:
         """
         is_pause = isinstance(refusal, _DeliveryPaused)
         with self._lock:
-            if not is_pause:
+            if not (is_pause or item.delivery.broadcast):
                 self._log_closed_route(subscriber_queue, refusal)
             self._retries += not is_pause
             try_ns = self._clock.monotonic_ns()
@@ -368,12 +377,21 @@ class SendWorker:
 
     # --- the transport -----------------------------------------------------------------------------------------------
 
-    def _refusal(self, error: Exception) -> UStatusError:
+    def _refusal(self, error: Exception, delivery: Delivery) -> UStatusError:
         """The refusal of a send that raised. A defect in a transport stops neither a send thread nor an ingress."""
-        if isinstance(error, UStatusError):
-            return error
-        self._log_error(error)
-        return UStatusError(UCode.INTERNAL, f"endpoint {self.name!r}: {safe_str(error)}")
+        if not isinstance(error, UStatusError):
+            self._log_error(error)
+            error = UStatusError(UCode.INTERNAL, f"endpoint {self.name!r}: {safe_str(error)}")
+        if delivery.broadcast and not self._may_return(error):
+            return _ListenersGone(f"no listener of {delivery.topic}: {error.message}")
+        return error
+
+    def _may_return(self, refusal: UStatusError) -> bool:
+        """Whether a refused broadcast is tried again, because a listener of its route is expected."""
+        if not isinstance(refusal, RouteUnavailable) or self._no_retry_status is not None:
+            return False
+        absent_from_ns = refusal.absent_from_ns
+        return absent_from_ns is None or self._clock.monotonic_ns() < absent_from_ns
 
     def _log_error(self, error: Exception) -> None:
         if type(error) not in self._logged_errors:

@@ -6,9 +6,10 @@ them.
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property, partial
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -328,7 +329,10 @@ class Streamer:
         access = {
             name: AccessPolicy(name, each.access) for name, each in config.endpoints.items() if each.access
         }
-        forwarding = forwarding or PeerForwarding(self._peers, self._advertisements, authority_table, unicast)
+        broadcast_topics = self._broadcast_topics()
+        forwarding = forwarding or PeerForwarding(
+            self._peers, self._advertisements, authority_table, unicast, broadcast_topics
+        )
         return Router(
             authority_table,
             directory or self._paused,
@@ -341,7 +345,11 @@ class Streamer:
                 if each.known_identities() is not None
             },
             plugins.authorisation(self._plugins),
+            broadcast_topics,
         )
+
+    def _broadcast_topics(self) -> Collection[UUri]:
+        return list(chain.from_iterable(self._plugins.hook.ustreamer_broadcast_topics()))
 
     def _peer_of(self, source: UUri) -> Peer:
         return self.dispatcher.router.peer_of(source)
@@ -404,6 +412,7 @@ class Streamer:
             self._watch_intrusions()
             self._peer_watcher.announce()
             self._subscribed_topics.share_all()  # again: only an open transport can prepare
+            self._prepare_broadcasts()
             self._plugins.hook.ustreamer_started(dispatcher=self.dispatcher)
         except BaseException:
             self._close()
@@ -412,6 +421,13 @@ class Streamer:
             "streamer.started",
             extra={"authority": self._config.authority, "endpoints": sorted(self._config.endpoints)},
         )
+
+    def _prepare_broadcasts(self) -> None:
+        """Let endpoints look for listeners of the broadcast topics before the first message."""
+        router = self.dispatcher.router
+        for topic in self._broadcast_topics():
+            for name in router.broadcast_endpoints(topic):
+                self.transports[name].prepare_topic(topic)
 
     def _write_due_log_lines(self) -> None:
         """Write the log lines that their limit held back, now and every second from now on."""

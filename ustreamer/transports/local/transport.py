@@ -19,7 +19,7 @@ from weakref import WeakValueDictionary
 from ustreamer.core.routing.listener_table import MAX_LISTENERS, ListenerTable
 from ustreamer.transport_port import EndpointContext, EndpointTransport
 from ustreamer.transports.local.config import LocalEndpoint
-from ustreamer.uprotocol.uattributes import UMessageType
+from ustreamer.uprotocol.uattributes import UAttributes, UMessageType
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid_argument
 from ustreamer.uprotocol.utransport import Listener
@@ -146,6 +146,10 @@ class LocalTransport(EndpointTransport):
                 UCode.UNIMPLEMENTED, f"no service listens for calls of {message.attributes.sink}"
             )
 
+    def has_listener(self, attributes: UAttributes) -> bool:
+        topic = attributes.source.with_authority(self.authority)
+        return any(each is not self and each._listens_to(topic) for each in self.network._attached)  # noqa: SLF001 - as above
+
     # --- receiving ----------------------------------------------------------------------------------------------------
 
     def register_listener(self, source_filter: UUri, sink_filter: UUri | None, listener: Listener) -> None:
@@ -157,6 +161,9 @@ class LocalTransport(EndpointTransport):
     def _receive(self, message: UMessage) -> bool:
         """Call each listener once, however many of its filters match; False if no listener matches."""
         return self._state == "open" and self._listeners.deliver(message)
+
+    def _listens_to(self, topic: UUri) -> bool:
+        return self._state == "open" and self._listeners.listens_to(topic)
 
     def _on_listener_error(self, error: Exception, message: UMessage) -> None:
         """Log the first error of its type."""

@@ -322,6 +322,16 @@ class ZenohSender:
         self._headers.drop_those_of(evicted)
         evicted.undeclare()
 
+    def has_listener(self, attributes: UAttributes) -> bool:
+        """Whether a subscriber matches, as far as is known: True before the first message of a route.
+
+        The publisher of a prepared topic knows, too: it has the same key. Without the lock, which a put may hold for
+        seconds: one lookup is atomic.
+        """
+        links, find, route = self._link_monitor, self._publishers.find, route_of(attributes)
+        publisher = find(route) or find((*route[:2], UPriority.CS1))
+        return links.up and (publisher is None or publisher.open or links.multicast)
+
     def prepare_topic(self, topic: UUri) -> None:
         """Declare the publisher of `topic` on the monitor thread, before its first message. Does not wait."""
         self._early_declarations.add_topic(topic)

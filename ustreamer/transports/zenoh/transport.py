@@ -43,6 +43,7 @@ from ustreamer.transports.zenoh.subscriber import (
     ZenohSubscription,
 )
 from ustreamer.transports.zenoh.tokens.peer_tokens import PeerTokens
+from ustreamer.uprotocol.uattributes import UAttributes
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid_argument
 from ustreamer.uprotocol.utransport import Listener
@@ -270,6 +271,10 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
     def batch_transmitter(self, subscriber: UUri | None) -> SendBatch:
         sender = self._sender
         return super().batch_transmitter(subscriber) if sender is None or self._closed else sender.put_batch
+
+    def has_listener(self, attributes: UAttributes) -> bool:
+        sender = self._sender
+        return sender is not None and not self._closed and sender.has_listener(attributes)
 
     def prepare_topic(self, topic: UUri) -> None:
         sender = self._sender

@@ -23,6 +23,15 @@ _ENCODERS: Final[Mapping[int, Callable[[SubscriptionStatusChange], Message]]] = 
 }
 
 
+def change_topics(authority: str) -> list[UUri]:
+    """The change topic of each interface version of core.usubscription at `authority`."""
+    return [_change_topic(authority, version) for version in _ENCODERS]
+
+
+def _change_topic(authority: str, version: int) -> UUri:
+    return UUri(authority, USUBSCRIPTION, version, CHANGE_RESOURCE)
+
+
 def update_messages(
     change: SubscriptionStatusChange, authority: str, next_id: Callable[[], UUID]
 ) -> Iterator[UMessage]:
@@ -39,7 +48,7 @@ def update_messages(
     [impl->dsn~usubscription-change-notification-update~1] [impl->req~usubscription-register-notifications~1]
     """
     for version, encode in _ENCODERS.items():
-        source = UUri(authority, USUBSCRIPTION, version, CHANGE_RESOURCE)
+        source = _change_topic(authority, version)
         payload = encode(change).SerializeToString()
         ttls: dict[UUri, int | None] = {}
         if change.notifies_subscriber and change.entry.version == version:
