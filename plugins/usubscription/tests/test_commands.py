@@ -374,7 +374,9 @@ def test_an_export_becomes_the_store_of_another_streamer(
 def test_the_command_reports_subscriptions_that_have_ended(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lines = [{"topic": "//a/1/1/8001", "subscriber": f"//b/{n}/1/0", "expire_ms": n or None} for n in range(3)]
+    lines = [
+        {"topic": "//a/1/1/8001", "subscriber": f"//b/{n}/1/0", "expire_ms": n or None} for n in range(3)
+    ]
     path = tmp_path / "old.jsonl"
     path.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
     assert main(["subscriptions", "import", "--state-dir", str(tmp_path / "state"), str(path)]) == 0
