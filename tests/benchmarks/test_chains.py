@@ -6,14 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import chains
-from benchmarks.chains import BOUND, ROWS, TOPICS, Arrival, ChainTopic
+from benchmarks.chains import figures, publisher
+from benchmarks.chains.figures import BOUND
+from benchmarks.chains.rows import ROWS, TOPICS, ChainTopic
+from benchmarks.chains.testbed import Arrival
 
 MS = 1_000_000
 
 
 def test_three_streamers_in_a_row_are_measured(tmp_path: Path) -> None:
-    rows = chains.measured(tmp_path, 0.5)
+    rows = figures.measured(tmp_path, 0.5)
     someip = sum(ROWS[topic.row].is_someip for topic in TOPICS)
     assert len(rows) == 2 * len(TOPICS) - someip
     assert {row["streamers"] for row in rows} == {1, 2, 3}
@@ -22,13 +24,13 @@ def test_three_streamers_in_a_row_are_measured(tmp_path: Path) -> None:
         assert 0 < row["delivered"] <= row["published"]
         assert row["in_order"]
         assert row["certain_burst"] <= min(BOUND, row["burst"] + 0.001)
-    assert chains.table(rows).count("Hz +-") == len(ROWS)
+    assert figures.table(rows).count("Hz +-") == len(ROWS)
 
 
 @pytest.mark.parametrize("bunched", [False, True])
 @pytest.mark.parametrize("topic", [TOPICS[0], TOPICS[-1]])
 def test_a_message_is_sent_when_created_or_after_the_stall(topic: ChainTopic, bunched: bool) -> None:
-    times = list(chains._times(topic, 3.0, bunched=bunched))
+    times = list(publisher._times(topic, 3.0, bunched=bunched))
     waits = [sent_ns - created_ns for sent_ns, created_ns, _ in times]
     assert min(waits) == 0
     assert max(waits) <= 60 * MS
@@ -39,7 +41,7 @@ def test_a_message_is_sent_when_created_or_after_the_stall(topic: ChainTopic, bu
 def test_a_burst_is_the_excess_of_the_worst_window() -> None:
     def excess(*times_ms: int, waits_ms: int = 0, from_sending: bool = False) -> float:
         arrivals = [Arrival(0, (each - waits_ms) * MS, each * MS) for each in times_ms]
-        return chains.burst(arrivals, 100, from_sending=from_sending)
+        return figures.burst(arrivals, 100, from_sending=from_sending)
 
     assert excess(0, 10, 20, 30) == pytest.approx(1)
     assert excess(0, 100, 101, 102) == pytest.approx(2.8)
@@ -56,7 +58,7 @@ def test_a_row_needs_its_share_its_order_and_its_bound() -> None:
     def is_exact(numbers: list[int], burst: int = 0) -> bool:
         times = [0] * burst + [number * 13 * MS for number in range(len(numbers))]
         arrivals = [Arrival(number, at, at) for number, at in zip(numbers, times, strict=False)]
-        return chains.is_exact(chains._figures(topic, 1_000, arrivals, bunched=False))
+        return figures.is_exact(figures._figures(topic, 1_000, arrivals, bunched=False))
 
     assert is_exact(list(range(770)))
     assert is_exact(list(range(770)), burst=1)

@@ -5,7 +5,7 @@
                    application  application
 
 The tests judge counts and order. A busy machine delays messages, but their ids have the times of the schedule.
-`benchmarks/chains.py` measures more rows.
+`benchmarks/chains` measures more rows.
 """
 
 import json
