@@ -61,7 +61,7 @@ class ServicePort:
         self._uses_tcp = any(each.uses_protocol("tcp") for each in services)
         self._tcp_port = next((each.port_tcp for each in services if each.port_tcp is not None), port)
         self._receive_buffer, self._marks = config.receive_buffer, config.socket_marks
-        self._monotonic_ns, self._loop = context.clock.monotonic_ns, loop
+        self._clock, self._loop = context.clock, loop
         self._inbound = Inbound(
             context.name, self.exchange, listeners, config.peer_streamer_addresses, self._send_best_effort
         )
@@ -114,7 +114,7 @@ class ServicePort:
             shared_batch,
             self._inbound.on_batch,
             self._inbound.on_datagram,
-            self._monotonic_ns,
+            self._clock,
             lambda: on_icmp(opened),
         )
         poller.add(opened.fileno(), read)

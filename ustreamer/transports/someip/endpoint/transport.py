@@ -92,7 +92,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
     def __init__(self, config: SomeipEndpoint, context: EndpointContext) -> None:
         self._config = self._running_config = config
         self._name = context.name
-        self._monotonic_ns = context.clock.monotonic_ns
+        self._clock, self._monotonic_ns = context.clock, context.clock.monotonic_ns
         bridged = context.sibling_authorities
         self._exchange = Exchange(config, context.authority, context.clock, bridged)
         self._field_values = FieldValues(_fields_of_ecus(config))
@@ -556,7 +556,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
             lambda: self._batch,
             self._inbound.on_batch,
             self._inbound.on_datagram,
-            self._monotonic_ns,
+            self._clock,
             on_error,
         )
 
