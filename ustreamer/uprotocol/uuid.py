@@ -85,7 +85,10 @@ class UuidSource:
         return self._id(self._next_stamp())
 
     def next_at(self, time_ms: int) -> UUID:
-        """A new id with another time than now, also one before that of the last id. Those of one ms rise."""
+        """A new id with this time, also before that of the last id; or 1 ms later, so that ids of one ms rise.
+
+        More than 8 192 ids of one ms begin again: the random bits keep them unique.
+        """
         return self._id(self._stamp_at(time_ms))
 
     def _id(self, stamp: int) -> UUID:
@@ -99,7 +102,7 @@ class UuidSource:
 
     def _stamp_at(self, time_ms: int) -> int:
         stamp, last = time_ms << _COUNTER_BITS, self._stamp
-        return last + 1 if stamp <= last < stamp + (1 << _COUNTER_BITS) else stamp
+        return last + 1 if stamp <= last < stamp + (2 << _COUNTER_BITS) else stamp
 
     def next_n(self, count: int) -> list[UUID]:
         """Equal to `count` calls of `next`, with one reading of the clock."""
@@ -113,7 +116,7 @@ class UuidSource:
     # Fast path of UuidSource.next (oracle); compared by
     # tests/uprotocol/test_uuid.py::test_ids_in_columns_equal_ids_drawn_one_by_one
     def next_n_columns(self, count: int, time_ms: int = 0) -> "tuple[array[int], array[int]]":
-        """As `next_n`, as columns of msb and lsb; with `time_ms` as that many calls of `next_at`.
+        """As `next_n`, as columns of msb and lsb; with `time_ms` as `next_at`, and those behind it.
 
         All random bits are drawn at once, as one number with 64 bits per id: 0.03 us per id instead of 0.1.
         """
