@@ -73,7 +73,7 @@ class TimedSocket:
 
     def read_batch(self) -> list[int]:
         """The time of each datagram that waits."""
-        number = self.times.receive(self.loop.batch)
+        number = self.times.receive(self.loop.batch, time.monotonic_ns())
         return list(self.loop.batch.received_each_ms) or [self.loop.batch.received_ms] * number
 
 

@@ -60,7 +60,7 @@ def make_reader(
         datagram = None
         try:
             if batch is not None:
-                number = batch.receive(fd) if times is None else times.receive(batch)
+                number = batch.receive(fd) if times is None else times.receive(batch, began_ns)
                 last_was_single = number < _MIN_BATCH
             else:
                 datagram = (

@@ -9,7 +9,7 @@ read it (measured on a VM with two cores):
     control message          0.07 us   for each datagram of a batch, which is 3.7 % of a message at saturation
 
 So a time is read only if it can differ from now. The datagrams of a read arrived after those of the read before, and
-not after now. If both are within `FRESH_MS`, now is used. In a flood each batch covers little time: one ioctl per batch
+after that read if it emptied the socket. If that is within `FRESH_MS`, now is used. In a flood each batch covers little time: one ioctl per batch
 is enough (`_is_dense`). The rest, first of all what waited during a stall, has a control message for each datagram.
 
 The kernel stamps with the wall clock, which may step. So only the age counts, the wall clock now less the stamp. The
@@ -23,10 +23,13 @@ from fcntl import ioctl
 from typing import TYPE_CHECKING, Final
 
 from ustreamer.core.base.clock import Clock
+from ustreamer.uprotocol.batch import MAX_BATCH
 
 if TYPE_CHECKING:
     from ustreamer.transports.someip.io.recvmmsg import DatagramBatch
 
+MAX_DATAGRAMS: Final = MAX_BATCH
+"""Of a `DatagramBatch`. A read of fewer has emptied the socket."""
 FRESH_MS: Final = 2
 """A datagram that arrived at most so long ago has the time of now."""
 DENSE_MS: Final = 5
@@ -75,19 +78,23 @@ class ReceiveTimes:
         self._is_dense = False
         return self._arrival(now_ms, wall_ms, self._stamp_ms())
 
-    def receive(self, batch: "DatagramBatch") -> int:
-        """As `batch.receive` of the socket, and sets the times of the batch. Raises OSError."""
-        now_ms, last_ms = self._monotonic_ns() // _NS_PER_MS, self._last_ms
-        batch.received_each_ms = ()
+    def receive(self, batch: "DatagramBatch", now_ns: int) -> int:
+        """As `batch.receive` of the socket at `now_ns`, and sets the times of the batch. Raises OSError."""
+        now_ms, last_ms = now_ns // _NS_PER_MS, self._last_ms
         if now_ms - last_ms <= FRESH_MS:
             number = batch.receive(self._fd)
             batch.received_ms = self._given_ms = self._wall_ms()
+            batch.received_each_ms = ()
         elif self._is_dense:
             number = batch.receive(self._fd)
             batch.received_ms = self._arrival(now_ms, self._wall_ms(), self._stamp_ms())
+            batch.received_each_ms = ()
         else:
             number = self._receive_stamped(batch, now_ms)
-        self._is_dense = number >= batch.max_datagrams and self._last_ms - last_ms <= DENSE_MS
+        if number < MAX_DATAGRAMS:  # no more are there
+            self._last_ms, self._is_dense = now_ms, False
+        else:
+            self._is_dense = self._last_ms - last_ms <= DENSE_MS
         return number
 
     def _receive_stamped(self, batch: "DatagramBatch", now_ms: int) -> int:
@@ -99,8 +106,7 @@ class ReceiveTimes:
         wall_ms = self._wall_ms()
         times = [self._arrival(now_ms, wall_ms, each) for each in batch.stamps_ms()]
         batch.received_ms = times[-1] if times else wall_ms
-        if times and times[0] != times[-1]:
-            batch.received_each_ms = times
+        batch.received_each_ms = times if times and times[0] != times[-1] else ()
         return number
 
     def _stamp_ms(self) -> int:

@@ -105,8 +105,6 @@ class _StampedMessages:
 class DatagramBatch:
     """The datagrams of one system call, until the next `receive`. Belongs to one thread."""
 
-    max_datagrams: Final = MAX_DATAGRAMS
-
     def __init__(self, *, ipv6: bool = False) -> None:
         """All senders have the IP version. Raises OSError where there is no recvmmsg."""
         self._sockaddr_bytes = _SOCKADDR_IN6_BYTES if ipv6 else _SOCKADDR_BYTES
@@ -141,27 +139,31 @@ class DatagramBatch:
 
     def receive(self, fd: int) -> int:
         """Receive at most MAX_DATAGRAMS datagrams; returns how many. Raises OSError, also for a pending ICMP error."""
-        return self._receive(fd, self._headers_address, self._lengths)
+        number: int = self._recvmmsg(fd, self._headers_address, MAX_DATAGRAMS, socket.MSG_DONTWAIT, None)
+        if number < 0:
+            return self._on_failure()
+        self.sizes = self._lengths[:number].tolist()
+        return number
 
     def receive_stamped(self, fd: int) -> int:
         """As `receive`, and reads their stamps (SO_TIMESTAMPNS, which the socket must have)."""
         stamped = self._stamped = self._stamped or _StampedMessages(self._messages)
-        return self._receive(fd, stamped.reset(), stamped.lengths)
+        number: int = self._recvmmsg(fd, stamped.reset(), MAX_DATAGRAMS, socket.MSG_DONTWAIT, None)
+        if number < 0:
+            return self._on_failure()
+        self.sizes = stamped.lengths[:number].tolist()
+        return number
 
     def stamps_ms(self) -> Sequence[int]:
         """The stamp of each datagram of `receive_stamped`, in ms since the epoch; 0 for one without a stamp."""
         return () if self._stamped is None else self._stamped.stamps_ms(len(self.sizes))
 
-    def _receive(self, fd: int, headers_address: int, lengths: "memoryview[int]") -> int:
-        number: int = self._recvmmsg(fd, headers_address, MAX_DATAGRAMS, socket.MSG_DONTWAIT, None)
-        if number < 0:
-            self.sizes = []
-            code = ctypes.get_errno()
-            if code in {errno.EAGAIN, errno.EINTR}:
-                return 0
-            raise OSError(code, os.strerror(code))
-        self.sizes = lengths[:number].tolist()
-        return number
+    def _on_failure(self) -> int:
+        self.sizes = []
+        code = ctypes.get_errno()
+        if code in {errno.EAGAIN, errno.EINTR}:
+            return 0
+        raise OSError(code, os.strerror(code))
 
     def __len__(self) -> int:
         return len(self.sizes)
