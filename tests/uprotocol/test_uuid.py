@@ -262,11 +262,23 @@ def test_columns_of_a_time_equal_single_ids(batches: list[tuple[int, int]]) -> N
     now_ms = 1_000
     for later_ms, count in batches:
         now_ms += later_ms
-        times_ms = [now_ms] * count
-        expected = [one.next_at(each) for each in times_ms]
-        by_columns = many.next_n_columns(count, times_ms[0]) if count % 2 else many.columns_at(times_ms)
-        assert list(map(UUID, *by_columns)) == expected
+        expected = [one.next_at(now_ms) for _ in range(count)]
+        assert list(map(UUID, *many.next_n_columns(count, now_ms))) == expected
         assert all(each.is_valid for each in expected)
+
+
+@given(st.lists(st.lists(st.integers(0, 5), max_size=128), max_size=5))
+def test_columns_have_the_time_of_each_id(batches: list[list[int]]) -> None:
+    source, _ = two_sources([TODAY_MS])
+    now_ms = TODAY_MS
+    made: list[UUID] = []
+    for gaps_ms in batches:
+        times_ms = [now_ms := now_ms + gap_ms for gap_ms in gaps_ms]
+        ids = list(map(UUID, *source.columns_at(times_ms)))
+        assert [each.time_ms for each in ids] == times_ms
+        made += ids
+    assert all(each.is_valid for each in made)
+    assert rises(made)
 
 
 def test_columns_longer_than_two_counter_periods_are_valid_and_rise() -> None:

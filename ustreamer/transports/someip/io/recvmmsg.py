@@ -34,10 +34,8 @@ _MAX_CACHED: Final = 4_096
 _OVERFLOW_BYTES: Final = 65_536
 _CONTROL_WORDS: Final = 4  # struct cmsghdr and struct timespec: length, level and type, s, ns
 _SO_TIMESTAMPNS: Final = 35
-_STAMP_HEAD: Final = (
-    _CONTROL_WORDS * 8,
-    int.from_bytes(struct.pack("@ii", socket.SOL_SOCKET, _SO_TIMESTAMPNS), sys.byteorder),
-)
+_STAMP_LENGTH: Final = _CONTROL_WORDS * 8
+_STAMP_TYPE: Final = int.from_bytes(struct.pack("@ii", socket.SOL_SOCKET, _SO_TIMESTAMPNS), sys.byteorder)
 _SOCKADDRS_OFFSET: Final = MAX_DATAGRAMS * (_STRIDE + _OVERFLOW_BYTES)  # their offset, behind both areas
 
 
@@ -93,13 +91,14 @@ class _StampedMessages:
         return ctypes.addressof(self._messages)
 
     def stamps_ms(self, number: int) -> list[int]:
-        words = self._words[: number * _CONTROL_WORDS]
-        heads = zip(words[0::_CONTROL_WORDS], words[1::_CONTROL_WORDS], strict=True)
+        words = self._words[: number * _CONTROL_WORDS].tolist()
+        if (
+            words[::_CONTROL_WORDS].count(_STAMP_LENGTH) + words[1::_CONTROL_WORDS].count(_STAMP_TYPE)
+            < 2 * number
+        ):
+            return []
         times = zip(words[2::_CONTROL_WORDS], words[3::_CONTROL_WORDS], strict=True)
-        return [
-            seconds * 1_000 + ns // 1_000_000 if head == _STAMP_HEAD else 0
-            for head, (seconds, ns) in zip(heads, times, strict=True)
-        ]
+        return [seconds * 1_000 + ns // 1_000_000 for seconds, ns in times]
 
 
 class DatagramBatch:
@@ -155,7 +154,7 @@ class DatagramBatch:
         return number
 
     def stamps_ms(self) -> Sequence[int]:
-        """The stamp of each datagram of `receive_stamped`, in ms since the epoch; 0 for one without a stamp."""
+        """The stamp of each datagram of `receive_stamped`, in ms since the epoch; none if one has no stamp."""
         return () if self._stamped is None else self._stamped.stamps_ms(len(self.sizes))
 
     def _on_failure(self) -> int:
