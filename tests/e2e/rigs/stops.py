@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 HZ: Final = 100
 SECONDS: Final = 6
 EVERY_S, STOPPED_S = 0.3, 0.06
-LATE_S: Final = 0.007
-"""An id has whole ms, and 5 ms count as now."""
+LATE_S: Final = 0.012
+"""An id has whole ms, and 10 ms count as now."""
 
 
 class Stopper:

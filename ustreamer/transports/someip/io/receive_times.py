@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 MAX_DATAGRAMS: Final = MAX_BATCH
 """Of a `DatagramBatch`. A read of fewer has emptied the socket."""
-FRESH_MS: Final = 5
-"""A datagram that arrived at most so long ago has the time of now. A busy machine takes 3 ms for a batch."""
+FRESH_MS: Final = 10
+"""A datagram that arrived at most so long ago has the time of now. A busy machine takes as long for a batch."""
 DENSE_MS: Final = 5
 """A batch that arrived within this time has the time of its last datagram."""
 SO_TIMESTAMPNS: Final = 35  # asm-generic/socket.h
