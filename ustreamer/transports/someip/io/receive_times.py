@@ -9,7 +9,7 @@ read it (measured on a VM with two cores):
     control message          0.07 us   for each datagram of a batch, which is 3.7 % of a message at saturation
 
 So a time is read only if it can differ from now. The datagrams of a read arrived after those of the read before, and
-after that read if it emptied the socket. If that is within `FRESH_MS`, now is used. In a flood each batch covers little time: one ioctl per batch
+after that read if it emptied the socket. If that is within `RESOLUTION_MS`, now is used. In a flood each batch covers little time: one ioctl per batch
 is enough (`_is_dense`). The rest, first of all what waited during a stall, has a control message for each datagram.
 
 The kernel stamps with the wall clock, which may step. So only the age counts, the wall clock now less the stamp. The
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 MAX_DATAGRAMS: Final = MAX_BATCH
 """Of a `DatagramBatch`. A read of fewer has emptied the socket."""
-FRESH_MS: Final = 10
-"""A datagram that arrived at most so long ago has the time of now. A busy machine takes as long for a batch."""
-DENSE_MS: Final = 5
-"""A batch that arrived within this time has the time of its last datagram."""
+RESOLUTION_MS: Final = 10
+"""A datagram that arrived at most so long ago has the time of now. A batch that arrived within this time has the time
+of its last datagram. A busy machine takes as long for a batch, and a gate carries the lateness of one period.
+"""
 SO_TIMESTAMPNS: Final = 35  # asm-generic/socket.h
 _SIOCGSTAMPNS: Final = 0x8907  # asm-generic/sockios.h; the first call switches the stamps on
 _TIMESPEC: Final = struct.Struct("@ll")
@@ -72,7 +72,7 @@ class ReceiveTimes:
     def of_datagram(self, now_ns: int) -> int:
         """The time of the datagram that was read at `now_ns`."""
         now_ms, wall_ms = now_ns // _NS_PER_MS, self._wall_ms()
-        if now_ms - self._last_ms <= FRESH_MS:
+        if now_ms - self._last_ms <= RESOLUTION_MS:
             self._given_ms = wall_ms
             return wall_ms
         self._is_dense = False
@@ -81,7 +81,7 @@ class ReceiveTimes:
     def receive(self, batch: "DatagramBatch", now_ns: int) -> int:
         """As `batch.receive` of the socket at `now_ns`, and sets the times of the batch. Raises OSError."""
         now_ms, last_ms = now_ns // _NS_PER_MS, self._last_ms
-        if now_ms - last_ms <= FRESH_MS:
+        if now_ms - last_ms <= RESOLUTION_MS:
             number = batch.receive(self._fd)
             batch.received_ms = self._given_ms = self._wall_ms()
             batch.received_each_ms = ()
@@ -94,7 +94,7 @@ class ReceiveTimes:
         if number < MAX_DATAGRAMS:  # no more are there
             self._last_ms, self._is_dense = now_ms, False
         else:
-            self._is_dense = self._last_ms - last_ms <= DENSE_MS
+            self._is_dense = self._last_ms - last_ms <= RESOLUTION_MS
         return number
 
     def _receive_stamped(self, batch: "DatagramBatch", now_ms: int) -> int:
@@ -108,7 +108,7 @@ class ReceiveTimes:
         stamps = batch.stamps_ms()
         batch.received_ms = self._arrival(now_ms, wall_ms, stamps[-1]) if stamps else wall_ms
         batch.received_each_ms = ()
-        if stamps and max(stamps) - min(stamps) > DENSE_MS:
+        if stamps and max(stamps) - min(stamps) > RESOLUTION_MS:
             # They rise, and their bounds are those of `_arrival`, unless the clock has stepped.
             first_ms = max(given_ms, wall_ms - (now_ms - last_ms))
             batch.received_each_ms = [min(max(each, first_ms), batch.received_ms) for each in stamps]
@@ -127,6 +127,6 @@ class ReceiveTimes:
         age_ms = wall_ms - stamp_ms if stamp_ms else 0
         age_ms = max(0, min(age_ms, now_ms - self._last_ms))
         self._last_ms = now_ms - age_ms
-        # A fresh datagram was given the time of its reading, which is up to FRESH_MS late.
+        # A fresh datagram was given the time of its reading, which is late by up to RESOLUTION_MS.
         self._given_ms = max(wall_ms - age_ms, min(self._given_ms, wall_ms))
         return self._given_ms
