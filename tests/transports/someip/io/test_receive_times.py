@@ -17,7 +17,13 @@ import pytest
 
 from tests.transports.someip.loopback_rig import LoopbackReceiver
 from ustreamer.core.base.clock import Clock
-from ustreamer.transports.someip.io.receive_times import RESOLUTION_MS, ReceiveTimes, receive_times
+from ustreamer.transports.someip.io.receive_times import (
+    MAX_STAMPED,
+    RESOLUTION_MS,
+    WINDOW_MS,
+    ReceiveTimes,
+    receive_times,
+)
 from ustreamer.transports.someip.io.recvmmsg import DatagramBatch
 from ustreamer.uprotocol.batch import MAX_BATCH
 
@@ -172,3 +178,17 @@ def test_a_file_without_stamps_has_no_times() -> None:
     with one, other, Path(os.devnull).open("rb") as no_socket:
         os.dup2(no_socket.fileno(), one.fileno())
         assert receive_times(one, SteppedClock().clock) is None
+
+
+def test_in_an_overload_most_batches_have_one_time(timed: TimedSocket) -> None:
+    stamped = 0
+    began_s = time.monotonic()
+    for _ in range(MAX_STAMPED + 4):
+        sent = [timed.send(b"early")]
+        wait(RESOLUTION_MS + 2)
+        sent.append(timed.send(b"late"))
+        times = timed.read_batch()
+        assert sent[1].is_time_of(times[1])
+        stamped += times[0] != times[1]
+    windows = 1 + (time.monotonic() - began_s) * 1000 // WINDOW_MS
+    assert 1 <= stamped <= MAX_STAMPED * windows

@@ -9,8 +9,9 @@ read it (measured on a VM with two cores):
     control message          0.07 us   for each datagram of a batch, which is 3.7 % of a message at saturation
 
 So a time is read only if it can differ from now. The datagrams of a read arrived after those of the read before, and
-after that read if it emptied the socket. If that is within `RESOLUTION_MS`, now is used. In a flood each batch covers little time: one ioctl per batch
-is enough (`_is_dense`). The rest, first of all what waited during a stall, has a control message for each datagram.
+after that read if it emptied the socket. If that is within `RESOLUTION_MS`, now is used. In a flood each batch covers
+little time: one ioctl per batch is enough (`_is_dense`). The rest, first of all what waited during a stall, has a
+control message for each datagram, up to `MAX_STAMPED` batches.
 
 The kernel stamps with the wall clock, which may step. So only the age counts, the wall clock now less the stamp. The
 arrival is the monotonic time now less the age. It is limited to the arrival of the datagram before, and to now. A step
@@ -33,6 +34,11 @@ MAX_DATAGRAMS: Final = MAX_BATCH
 RESOLUTION_MS: Final = 10
 """A datagram that arrived at most so long ago has the time of now. A batch that arrived within this time has the time
 of its last datagram. A busy machine takes as long for a batch, and a gate carries the lateness of one period.
+"""
+WINDOW_MS: Final = 100
+MAX_STAMPED: Final = 4
+"""Batches of a window with a stamp for each datagram. In an overload all batches are late, and the others of the window
+have the time of their last datagram.
 """
 SO_TIMESTAMPNS: Final = 35  # asm-generic/socket.h
 _SIOCGSTAMPNS: Final = 0x8907  # asm-generic/sockios.h; the first call switches the stamps on
@@ -58,7 +64,17 @@ class ReceiveTimes:
     that clock steps back.
     """
 
-    __slots__ = ("_fd", "_given_ms", "_is_dense", "_last_ms", "_monotonic_ns", "_set_option", "_wall_ms")
+    __slots__ = (
+        "_fd",
+        "_given_ms",
+        "_is_dense",
+        "_last_ms",
+        "_monotonic_ns",
+        "_set_option",
+        "_stamped",
+        "_wall_ms",
+        "_window_ms",
+    )
 
     def __init__(self, opened: socket.socket, clock: Clock) -> None:
         self._fd, self._set_option = opened.fileno(), opened.setsockopt
@@ -68,6 +84,7 @@ class ReceiveTimes:
         )  # no unread datagram arrived before, in monotonic ms
         self._given_ms = 0  # the last time that was given
         self._is_dense = False
+        self._window_ms, self._stamped = self._last_ms, 0
 
     def of_datagram(self, now_ns: int) -> int:
         """The time of the datagram that was read at `now_ns`."""
@@ -85,7 +102,7 @@ class ReceiveTimes:
             number = batch.receive(self._fd)
             batch.received_ms = self._given_ms = self._wall_ms()
             batch.received_each_ms = ()
-        elif self._is_dense:
+        elif self._is_dense or not self._may_stamp(now_ms):
             number = batch.receive(self._fd)
             batch.received_ms = self._arrival(now_ms, self._wall_ms(), self._stamp_ms())
             batch.received_each_ms = ()
@@ -96,6 +113,12 @@ class ReceiveTimes:
         else:
             self._is_dense = self._last_ms - last_ms <= RESOLUTION_MS
         return number
+
+    def _may_stamp(self, now_ms: int) -> bool:
+        if now_ms - self._window_ms >= WINDOW_MS:
+            self._window_ms, self._stamped = now_ms, 0
+        self._stamped += 1
+        return self._stamped <= MAX_STAMPED
 
     def _receive_stamped(self, batch: "DatagramBatch", now_ms: int) -> int:
         self._set_option(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
