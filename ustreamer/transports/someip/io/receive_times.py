@@ -9,9 +9,9 @@ read it (measured on a VM with two cores):
     control message          0.07 us   for each datagram of a batch, which is 3.7 % of a message at saturation
 
 So a time is read only if it can differ from now. The datagrams of a read arrived after those of the read before, and
-after that read if it emptied the socket. If that is within `RESOLUTION_MS`, now is used. In a flood each batch covers
-little time: one ioctl per batch is enough (`_is_dense`). The rest, first of all what waited during a stall, has a
-control message for each datagram, up to `MAX_STAMPED` batches.
+after that read if it emptied the socket. If that is within `RESOLUTION_MS`, now is used. The rest, first of all what
+waited during a stall, has a control message for each datagram. In a flood of more than `FLOOD_PER_MS` all have the time
+of their reading: there these times cost a tenth of the messages/s.
 
 The kernel stamps with the wall clock, which may step. So only the age counts, the wall clock now less the stamp. The
 arrival is the monotonic time now less the age. It is limited to the arrival of the datagram before, and to now. A step
@@ -35,11 +35,9 @@ RESOLUTION_MS: Final = 10
 """A datagram that arrived at most so long ago has the time of now. A batch that arrived within this time has the time
 of its last datagram. A busy machine takes as long for a batch, and a gate carries the lateness of one period.
 """
+FLOOD_PER_MS: Final = 10
+"""Datagrams of one socket per ms, in batches, as an average of `WINDOW_MS`."""
 WINDOW_MS: Final = 100
-MAX_STAMPED: Final = 4
-"""Batches of a window with a stamp for each datagram. In an overload all batches are late, and the others of the window
-have the time of their last datagram.
-"""
 SO_TIMESTAMPNS: Final = 35  # asm-generic/socket.h
 _SIOCGSTAMPNS: Final = 0x8907  # asm-generic/sockios.h; the first call switches the stamps on
 _TIMESPEC: Final = struct.Struct("@ll")
@@ -65,13 +63,13 @@ class ReceiveTimes:
     """
 
     __slots__ = (
+        "_count",
         "_fd",
         "_given_ms",
-        "_is_dense",
+        "_is_flood",
         "_last_ms",
         "_monotonic_ns",
         "_set_option",
-        "_stamped",
         "_wall_ms",
         "_window_ms",
     )
@@ -83,8 +81,8 @@ class ReceiveTimes:
             self._monotonic_ns() // _NS_PER_MS
         )  # no unread datagram arrived before, in monotonic ms
         self._given_ms = 0  # the last time that was given
-        self._is_dense = False
-        self._window_ms, self._stamped = self._last_ms, 0
+        self._is_flood = False
+        self._window_ms, self._count = self._last_ms, 0
 
     def of_datagram(self, now_ns: int) -> int:
         """The time of the datagram that was read at `now_ns`."""
@@ -92,33 +90,25 @@ class ReceiveTimes:
         if now_ms - self._last_ms <= RESOLUTION_MS:
             self._given_ms = wall_ms
             return wall_ms
-        self._is_dense = False
         return self._arrival(now_ms, wall_ms, self._stamp_ms())
 
     def receive(self, batch: "DatagramBatch", now_ns: int) -> int:
         """As `batch.receive` of the socket at `now_ns`, and sets the times of the batch. Raises OSError."""
-        now_ms, last_ms = now_ns // _NS_PER_MS, self._last_ms
-        if now_ms - last_ms <= RESOLUTION_MS:
+        now_ms = now_ns // _NS_PER_MS
+        elapsed_ms = now_ms - self._window_ms
+        if elapsed_ms >= WINDOW_MS:
+            self._is_flood = self._count > elapsed_ms * FLOOD_PER_MS
+            self._window_ms, self._count = now_ms, 0
+        if self._is_flood or now_ms - self._last_ms <= RESOLUTION_MS:
             number = batch.receive(self._fd)
             batch.received_ms = self._given_ms = self._wall_ms()
             batch.received_each_ms = ()
-        elif self._is_dense or not self._may_stamp(now_ms):
-            number = batch.receive(self._fd)
-            batch.received_ms = self._arrival(now_ms, self._wall_ms(), self._stamp_ms())
-            batch.received_each_ms = ()
         else:
             number = self._receive_stamped(batch, now_ms)
-        if number < MAX_DATAGRAMS:  # no more are there
-            self._last_ms, self._is_dense = now_ms, False
-        else:
-            self._is_dense = self._last_ms - last_ms <= RESOLUTION_MS
+        self._count += number
+        if number < MAX_DATAGRAMS or self._is_flood:  # no more are there, or their times do not count
+            self._last_ms = now_ms
         return number
-
-    def _may_stamp(self, now_ms: int) -> bool:
-        if now_ms - self._window_ms >= WINDOW_MS:
-            self._window_ms, self._stamped = now_ms, 0
-        self._stamped += 1
-        return self._stamped <= MAX_STAMPED
 
     def _receive_stamped(self, batch: "DatagramBatch", now_ms: int) -> int:
         self._set_option(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
