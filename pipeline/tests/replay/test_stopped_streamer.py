@@ -18,9 +18,9 @@ from ustreamer_recorder.reader import read_segment
 from ustreamer_recorder.segments import list_segments
 
 from tests.e2e.rigs.entities import SomeipNode, ZenohEntity
-from tests.e2e.rigs.stops import HZ, SECONDS, Stopper, send_steadily
+from tests.e2e.rigs.stops import HZ, SECONDS, Stopper, config_with_receive_times, send_steadily
 from tests.e2e.rigs.streamer import StreamerProcess
-from tests.e2e.rigs.vehicle import Vehicle, free_ports, write_config
+from tests.e2e.rigs.vehicle import Vehicle, free_ports
 
 LIMITS_HZ = (100.0, 77.0, 40.0)
 SIGNED = 1 << 63
@@ -29,7 +29,7 @@ SIGNED = 1 << 63
 def run_streamer(place: Path) -> Path:
     """Returns the folder of the recordings."""
     ports = free_ports()
-    config = write_config(place, ports)
+    config = config_with_receive_times(place, ports)
     config.write_text(f"{config.read_text()}\n[plugins.recorder]\n")
     with (
         SomeipNode(ports.ecu) as ecu,

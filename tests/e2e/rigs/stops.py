@@ -5,14 +5,24 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 from threading import Event, Thread
 from typing import Final, NamedTuple
+
+from tests.e2e.rigs.vehicle import VehiclePorts, write_config
 
 HZ: Final = 100
 SECONDS: Final = 6
 EVERY_S, STOPPED_S = 0.3, 0.06
 LATE_S: Final = 0.012
 """An id has whole ms, and 10 ms count as now."""
+
+
+def config_with_receive_times(directory: Path, ports: VehiclePorts) -> Path:
+    config = write_config(directory, ports)
+    text = config.read_text(encoding="utf-8")
+    config.write_text(text.replace("sd = false", "sd = false\nreceive_times = true"), encoding="utf-8")
+    return config
 
 
 class Stopper:

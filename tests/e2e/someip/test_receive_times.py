@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Final
 
 from tests.e2e.rigs.entities import SomeipNode, ZenohEntity, ZenohSample
-from tests.e2e.rigs.stops import HZ, SECONDS, Stopper, send_steadily
+from tests.e2e.rigs.stops import HZ, SECONDS, Stopper, config_with_receive_times, send_steadily
 from tests.e2e.rigs.streamer import StreamerProcess
-from tests.e2e.rigs.vehicle import Vehicle, free_ports, write_config
+from tests.e2e.rigs.vehicle import Vehicle, free_ports
 from tests.e2e.rigs.wire import Uri
 
 ROUNDS: Final = 4
@@ -32,7 +32,7 @@ def wait_events(app: ZenohEntity, topic: Uri, sent: Collection[bytes]) -> list[Z
 def test_events_that_wait_for_a_stopped_streamer_are_not_throttled(tmp_path: Path) -> None:
     ports = free_ports()
     with (
-        StreamerProcess(write_config(tmp_path, ports)) as process,
+        StreamerProcess(config_with_receive_times(tmp_path, ports)) as process,
         SomeipNode(ports.ecu) as ecu,
         SomeipNode(ports.receiver) as receiver,
         ZenohEntity(ports.backbone, "hpc.vin1") as app,

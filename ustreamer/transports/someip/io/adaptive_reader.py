@@ -14,12 +14,11 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from ustreamer.core.base.clock import Clock
 from ustreamer.transports.someip.io.poller import ERROR, Handler
-from ustreamer.transports.someip.io.receive_times import receive_times
 from ustreamer.transports.someip.protocol.addresses import Address
 
 if TYPE_CHECKING:
+    from ustreamer.transports.someip.io.receive_times import ReceiveTimes
     from ustreamer.transports.someip.io.recvmmsg import DatagramBatch
 
 PAUSE_RATIO: Final = 0.25
@@ -35,16 +34,16 @@ def make_reader(
     shared_batch: "Callable[[], DatagramBatch | None]",
     on_batch: "Callable[[DatagramBatch], bool]",
     on_datagram: Callable[[bytes, Address, int], bool],
-    clock: Clock,
+    monotonic_ns: Callable[[], int],
     on_error: Callable[[], None] | None = None,
+    times: "ReceiveTimes | None" = None,
 ) -> Handler:
     """The `Handler` of a non-blocking socket. `sender` is the only sender of the socket; None: any sender.
 
     `shared_batch` returns the batch of all sockets of the thread; None if there is no recvmmsg: then each datagram is
     read alone. `on_batch` and `on_datagram` return the same as a `Handler`. The third argument of `on_datagram` is when
-    the host received the datagram, in ms since the epoch; 0: now. `on_error` clears an error that the poller reports.
+    the host received the datagram, in ms since the epoch; 0: now, always without `times`. `on_error` clears an error that the poller reports.
     """
-    monotonic_ns, times = clock.monotonic_ns, receive_times(opened, clock)
     fd, recv = opened.fileno(), opened.recv
     recvfrom = _recvfrom_ipv6(opened) if opened.family == socket.AF_INET6 else opened.recvfrom
     began_ns = ended_ns = 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When the kernel received the datagrams of one socket, at a cost that the fast path does not notice.
+"""When the kernel received the datagrams of one socket, for endpoints with `receive_times`.
 
 A datagram waits in the socket while the streamer is stopped, busy or collects garbage. Its event is judged, and gets an
 id, by the time at which it arrived at the host. The kernel notes this time for each datagram. There are two ways to

@@ -71,7 +71,7 @@ def _lengths_of(messages: "ctypes.Array[_Mmsghdr]") -> "memoryview[int]":
 
 
 class _StampedMessages:
-    """The same messages with room for the stamp of each. The kernel changes the lengths, so each call begins anew."""
+    """The same messages with room for the stamp of each. The kernel changes the lengths, so each call restores them."""
 
     def __init__(self, messages: "ctypes.Array[_Mmsghdr]") -> None:
         self._control = (ctypes.c_int64 * (MAX_DATAGRAMS * _CONTROL_WORDS))()
