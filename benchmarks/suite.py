@@ -19,6 +19,7 @@ import msgspec
 
 from benchmarks import at_rest, calls, fan_out, growth, rates, subscriptions, switching, vehicle
 from benchmarks.__main__ import QUICK, measure_forwarding
+from benchmarks.chains import figures as chain_figures
 from benchmarks.harness import report
 from benchmarks.harness.child_process import REPO, ChildError
 from benchmarks.harness.measure import Load
@@ -64,6 +65,10 @@ def _memory(directory: Path, quick: bool) -> dict[str, float]:
 
 def _rates(directory: Path, quick: bool) -> list[dict[str, Any]]:
     return rates.measured(directory, 1.0 if quick else 30.0)
+
+
+def _chains(directory: Path, quick: bool) -> list[dict[str, Any]]:
+    return chain_figures.measured(directory, 1.0 if quick else 12.0)
 
 
 def _fan_out(directory: Path, quick: bool) -> list[dict[str, Any]]:
@@ -116,6 +121,7 @@ PARTS: Final[dict[str, SuitePart]] = {
     "subscriptions": SuitePart(_memory, subscriptions.table),
     "switching": SuitePart(_switching, switching.table),
     "rates": SuitePart(_rates, rates.table),
+    "chains": SuitePart(_chains, chain_figures.table),
     "topics": SuitePart(_topics, _topics_table),
     "at_rest": SuitePart(_at_rest, at_rest.table),
 }
@@ -167,6 +173,15 @@ def check_goals(found: dict[str, Any]) -> list[PerformanceGoal]:
                 f"limits: {rates.MIN_FIDELITY} to {rates.MAX_FIDELITY}",
                 f"{least:.3f} to {most:.3f}",
                 rates.is_within_limits(found["rates"]),
+            )
+        )
+    if "chains" in found:
+        exact = sum(map(chain_figures.is_exact, found["chains"]))
+        checked.append(
+            PerformanceGoal(
+                f"one to three streamers: shares of at least {chain_figures.MIN_SHARE}",
+                f"{exact} of {len(found['chains'])}",
+                exact == len(found["chains"]),
             )
         )
     if "seconds" in found:

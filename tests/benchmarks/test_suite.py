@@ -157,8 +157,10 @@ def test_results_are_compared_with_the_goals() -> None:
         "calls": [{"direction": "up", "ratio": {"calls_per_s": 0.5}}],
         "growth": [{"ratio": 1.0}, {"ratio": 1.3}],
         "rates": [{"fidelity": 0.995}, {"fidelity": 1.0}],
+        "chains": [{"share": each, "certain_burst": 2.5, "in_order": True} for each in (1.0, 0.98)],
     }
-    assert [each.met for each in suite.check_goals(found)] == [True, True, False, False, False, False, True]
+    met = [True, True, False, False, False, False, True, False]
+    assert [each.met for each in suite.check_goals(found)] == met
 
 
 def test_many_topics_have_a_goal_for_the_rate_and_for_loss_and_order() -> None:

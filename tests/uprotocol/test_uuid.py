@@ -246,6 +246,41 @@ def test_columns_equal_single_ids_also_at_counter_overflow(used: int, beyond: in
     assert rises([*earlier, *ids, many.next()])
 
 
+def test_an_id_can_have_a_time_before_that_of_the_last_one() -> None:
+    source, _ = two_sources([TODAY_MS])
+    ids = [source.next_at(TODAY_MS - age_ms) for age_ms in (60, 50, 50, 0, 55)]
+    assert [TODAY_MS - each.time_ms for each in ids] == [60, 50, 50, 0, 55]
+    assert rises(ids[:4])
+    assert source.next().time_ms == TODAY_MS
+    assert all(each.is_valid for each in ids)
+
+
+@settings(max_examples=25)
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 300)), max_size=4))
+def test_columns_of_a_time_equal_single_ids(batches: list[tuple[int, int]]) -> None:
+    many, one = two_sources([0])
+    now_ms = 1_000
+    for later_ms, count in batches:
+        now_ms += later_ms
+        expected = [one.next_at(now_ms) for _ in range(count)]
+        assert list(map(UUID, *many.next_n_columns(count, now_ms))) == expected
+        assert all(each.is_valid for each in expected)
+
+
+@given(st.lists(st.lists(st.integers(0, 5), max_size=128), max_size=5))
+def test_columns_have_the_time_of_each_id(batches: list[list[int]]) -> None:
+    source, _ = two_sources([TODAY_MS])
+    now_ms = TODAY_MS
+    made: list[UUID] = []
+    for gaps_ms in batches:
+        times_ms = [now_ms := now_ms + gap_ms for gap_ms in gaps_ms]
+        ids = list(map(UUID, *source.columns_at(times_ms)))
+        assert [each.time_ms for each in ids] == times_ms
+        made += ids
+    assert all(each.is_valid for each in made)
+    assert rises(made)
+
+
 def test_columns_longer_than_two_counter_periods_are_valid_and_rise() -> None:
     many, one = two_sources([1000])
     msbs, lsbs = many.next_n_columns(9000)

@@ -9,7 +9,7 @@ import random
 import re
 import sys
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -82,7 +82,17 @@ class UuidSource:
 
     def next(self) -> UUID:
         """A new id. Not thread-safe: a source belongs to one thread, or to callers under one lock."""
-        stamp = self._stamp = self._next_stamp()
+        return self._id(self._next_stamp())
+
+    def next_at(self, time_ms: int) -> UUID:
+        """A new id with this time, also before that of the last id; or 1 ms later, so that ids of one ms rise.
+
+        More than 8 192 ids of one ms begin again: the random bits keep them unique.
+        """
+        return self._id(self._stamp_at(time_ms))
+
+    def _id(self, stamp: int) -> UUID:
+        self._stamp = stamp
         return UUID((stamp >> _COUNTER_BITS) << 16 | _VERSION_7 | stamp & 0xFFF, _VARIANT | self._bits(62))
 
     def _next_stamp(self) -> int:
@@ -90,30 +100,53 @@ class UuidSource:
         # A clock that is further behind the last id was stepped back.
         return last + 1 if stamp <= last < stamp + _MAX_AHEAD else stamp
 
+    def _stamp_at(self, time_ms: int) -> int:
+        stamp, last = time_ms << _COUNTER_BITS, self._stamp
+        return last + 1 if stamp <= last < stamp + (2 << _COUNTER_BITS) else stamp
+
     def next_n(self, count: int) -> list[UUID]:
         """Equal to `count` calls of `next`, with one reading of the clock."""
         return list(map(UUID, *self.next_n_columns(count)))
 
+    def columns_at(self, times_ms: Sequence[int]) -> "tuple[array[int], array[int]]":
+        """Valid ids with exactly these times, as columns of msb and lsb. Those of one ms rise up to 4 096."""
+        count = len(times_ms)
+        if not count:
+            return array("Q"), array("Q")
+        first = self._stamp + 1
+        msbs = array(
+            "Q",
+            [
+                time_ms << 16 | _VERSION_7 | number & 0xFFF
+                for number, time_ms in enumerate(times_ms, first & 0xFFF)
+            ],
+        )
+        self._stamp = times_ms[-1] << _COUNTER_BITS | (first + count - 1) & 0xFFF
+        return msbs, self._random_lsbs(count)
+
     # Fast path of UuidSource.next (oracle); compared by
     # tests/uprotocol/test_uuid.py::test_ids_in_columns_equal_ids_drawn_one_by_one
-    def next_n_columns(self, count: int) -> "tuple[array[int], array[int]]":
-        """As `next_n`, as columns of msb and lsb.
+    def next_n_columns(self, count: int, time_ms: int = 0) -> "tuple[array[int], array[int]]":
+        """As `next_n`, as columns of msb and lsb; with `time_ms` as `next_at`, and those behind it.
 
         All random bits are drawn at once, as one number with 64 bits per id: 0.03 us per id instead of 0.1.
         """
         if not count:
             return array("Q"), array("Q")
-        first = self._next_stamp()
+        first = self._stamp_at(time_ms) if time_ms else self._next_stamp()
         self._stamp = first + count - 1
-        each = _one_in_each(count)
-        drawn = self._bits(64 * count) & each * _RANDOM | each * _VARIANT
-        lsbs = array("Q", drawn.to_bytes(8 * count, sys.byteorder))
+        lsbs = self._random_lsbs(count)
         msb = (first >> _COUNTER_BITS) << 16 | _VERSION_7 | first & 0xFFF
         if (first & 0xFFF) + count <= 0x1000:  # no counter overflow, so msb just counts up
             return array("Q", range(msb, msb + count)), lsbs
         stamps = range(first, first + count)
         msbs = [(stamp >> _COUNTER_BITS) << 16 | _VERSION_7 | stamp & 0xFFF for stamp in stamps]
         return array("Q", msbs), lsbs
+
+    def _random_lsbs(self, count: int) -> "array[int]":
+        each = _one_in_each(count)
+        drawn = self._bits(64 * count) & each * _RANDOM | each * _VARIANT
+        return array("Q", drawn.to_bytes(8 * count, sys.byteorder))
 
 
 @lru_cache(256)

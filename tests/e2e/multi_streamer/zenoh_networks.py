@@ -62,15 +62,17 @@ class ZenohNetworks:
         authority: str,
         endpoints: Mapping[str, Sequence[str]],
         extra_toml: Mapping[str, str] | None = None,
+        throttle_toml: str = "",
     ) -> "Gateway":
         """Start a streamer without waiting.
 
-        `endpoints` are authorities by network; `extra_toml` is TOML per endpoint.
+        `endpoints` are authorities by network; `extra_toml` is TOML per endpoint, `throttle_toml` of plugin throttle.
 
         An endpoint has the name of its network, or is written as `network:name`.
         """
         config = self._directory / f"{authority}.toml"
-        config.write_text(self._config_toml(authority, endpoints, extra_toml or {}), encoding="utf-8")
+        text = self._config_toml(authority, endpoints, extra_toml or {}) + f"\n{throttle_toml}\n"
+        config.write_text(text, encoding="utf-8")
         process = StreamerProcess(config)
         self._exit_stack.callback(_kill_if_alive, process)
         return Gateway(authority, config, process, len(endpoints))

@@ -336,6 +336,7 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
       trusts streamers that are seen on this network only; False: neither.
     * `peer_streamer_addresses`: addresses of streamers that do not announce themselves. Messages from there are not
       forwarded.
+    * `receive_times`: the ids of events over UDP have the time at which the kernel received them.
     * `receive_buffer`: bytes requested from the kernel, which silently limits them to net.core.rmem_max.
     """
 
@@ -357,6 +358,7 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
     # Below 0xFFFF: a request needs a free session id.
     max_pending: Annotated[int, Meta(ge=1, le=0xFFFE)] = 4_096
     receive_buffer: Annotated[int, Meta(ge=4_096, le=1 << 30)] = 4_194_304
+    receive_times: bool = False
     peers: tuple[str, ...] | bool = True
     peer_streamer_addresses: tuple[str, ...] = ()
 

@@ -47,10 +47,13 @@ class Scene:
         for attributes, datagram in events:
             self.batcher.attributes.append(attributes)
             self.batcher.datagrams.append(datagram)
+            self.batcher.received_ms.append(0)
         self.batcher.flush()
 
 
-def _messages(attributes: Sequence[UAttributes], datagrams: Sequence[bytes]) -> Sequence[UMessage]:
+def _messages(
+    attributes: Sequence[UAttributes], datagrams: Sequence[bytes], received_ms: Sequence[int]
+) -> Sequence[UMessage]:
     """As `Exchange.event_messages`, without a header to remove."""
     if len(datagrams) >= MIN_BATCH and attributes.count(attributes[0]) == len(datagrams):
         return a_run(attributes[0], datagrams)

@@ -49,7 +49,7 @@ class Bench:
         self.senders += batch.senders()
         return self._finish_tick()
 
-    def _on_datagram(self, datagram: bytes, address: Address) -> bool:
+    def _on_datagram(self, datagram: bytes, address: Address, received_ms: int) -> bool:
         self.received.append(("alone", [datagram]))
         self.senders.append(address)
         return self._finish_tick()

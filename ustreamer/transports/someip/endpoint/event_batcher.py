@@ -18,18 +18,20 @@ class EventBatcher:
 
     def __init__(
         self,
-        make_messages: Callable[[Sequence[UAttributes], Sequence[bytes]], Sequence[UMessage]],
+        make_messages: Callable[[Sequence[UAttributes], Sequence[bytes], Sequence[int]], Sequence[UMessage]],
         listeners_for: Callable[[UAttributes], tuple[Listener, ...]],
         deliver_one: Callable[[UMessage], None],
         on_listener_failed: Callable[[Exception, UMessage], None],
     ) -> None:
-        """`make_messages` turns attributes and datagrams into messages. `deliver_one` delivers to several listeners
+        """`make_messages` turns attributes, datagrams and their times into messages. `deliver_one` delivers to several listeners
         or to none.
 
         `on_listener_failed` receives the exception of a batch listener and the first message of its batch.
         """
         self.attributes: list[UAttributes] = []
         self.datagrams: list[bytes] = []
+        self.received_ms: list[int] = []
+        """When the host received each datagram, in ms since the epoch; 0: now."""
         self._ready: list[UMessage] = []  # messages before those
         self.delivered_in_batches = 0
         """Messages that were delivered in a batch."""
@@ -46,9 +48,10 @@ class EventBatcher:
 
     def _decode_collected(self) -> Sequence[UMessage]:
         """The messages of the collected events."""
-        made = self._make_messages(self.attributes, self.datagrams)
+        made = self._make_messages(self.attributes, self.datagrams, self.received_ms)
         self.attributes.clear()
         self.datagrams.clear()
+        self.received_ms.clear()
         return made
 
     def flush(self) -> None:

@@ -11,6 +11,7 @@ after the first request of each client, method and version.
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import repeat
 from typing import TYPE_CHECKING, Final
 
 from ustreamer.core.base.intrusions import PeerRefusals
@@ -94,16 +95,18 @@ class Inbound:
     def on_batch(self, batch: "DatagramBatch") -> bool:
         """Process the datagrams of a batch, in order."""
         self._datagrams += len(batch)
+        self._exchange.received_ms = batch.received_ms
         messages = self._exchange.decode_batch(batch)
         if messages is None:
             return self._decode_each(batch)
         self._batcher.deliver_batch(messages)
         return self._sets_no_early_deadline(messages[0])
 
-    def on_datagram(self, datagram: bytes, address: Address) -> bool:
+    def on_datagram(self, datagram: bytes, address: Address, received_ms: int = 0) -> bool:
         """As `on_batch` of one datagram, without collecting."""
         self._datagrams += 1
         exchange, message = self._exchange, None
+        exchange.received_ms = received_ms
         if datagram[_TYPE_FIELD] == _NOTIFICATION:
             attributes = exchange.match_event(datagram, address[0])
             if attributes is not None:
@@ -122,14 +125,16 @@ class Inbound:
         return self._request_deadlines_are_late or message.attributes.type is not UMessageType.REQUEST
 
     def _decode_each(self, batch: "DatagramBatch") -> bool:
-        batcher, match_event = self._batcher, self._exchange.match_event
+        exchange, batcher, match_event = self._exchange, self._batcher, self._exchange.match_event
         decode_message = self._exchange.fast_in.decode_message
         no_early_deadline = True
-        for datagram, address in zip(batch.datagrams(), batch.senders(), strict=True):
+        times = batch.received_each_ms or repeat(batch.received_ms, len(batch))
+        for datagram, address, received_ms in zip(batch.datagrams(), batch.senders(), times, strict=True):
             attributes = match_event(datagram, address[0])
             if attributes is not None:
                 batcher.attributes.append(attributes)
                 batcher.datagrams.append(datagram)
+                batcher.received_ms.append(received_ms)
                 continue
             message = decode_message(datagram, address)
             if message is not None:
@@ -138,6 +143,7 @@ class Inbound:
             else:
                 no_early_deadline = False
                 batcher.flush()  # collected events arrived before
+                exchange.received_ms = received_ms
                 self._on_any_datagram(datagram, address)
         batcher.flush()
         return no_early_deadline
@@ -167,6 +173,7 @@ class Inbound:
         self, messages: list[SomeIpMessage], malformed: list[MalformedMessage], address: TcpAddress
     ) -> None:
         """Process messages received over TCP."""
+        self._exchange.received_ms = 0
         for error in malformed:
             self.count_refusal(error.reason, address, error)
         for message in messages:

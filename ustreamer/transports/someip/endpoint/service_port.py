@@ -18,6 +18,7 @@ from ustreamer.transports.someip.endpoint.listeners import Listeners
 from ustreamer.transports.someip.endpoint.outbound import Outbound
 from ustreamer.transports.someip.io.adaptive_reader import make_reader
 from ustreamer.transports.someip.io.poller import Poller
+from ustreamer.transports.someip.io.receive_times import receive_times as times_of
 from ustreamer.transports.someip.io.recvmmsg import DatagramBatch
 from ustreamer.transports.someip.io.tcp_connection import open_listener
 from ustreamer.transports.someip.io.tcp_connections import TcpCallbacks, TcpConnections
@@ -60,8 +61,9 @@ class ServicePort:
         self._port, self._bind = port, config.bind
         self._uses_tcp = any(each.uses_protocol("tcp") for each in services)
         self._tcp_port = next((each.port_tcp for each in services if each.port_tcp is not None), port)
+        self._receive_times = config.receive_times
         self._receive_buffer, self._marks = config.receive_buffer, config.socket_marks
-        self._monotonic_ns, self._loop = context.clock.monotonic_ns, loop
+        self._clock, self._loop = context.clock, loop
         self._inbound = Inbound(
             context.name, self.exchange, listeners, config.peer_streamer_addresses, self._send_best_effort
         )
@@ -114,8 +116,9 @@ class ServicePort:
             shared_batch,
             self._inbound.on_batch,
             self._inbound.on_datagram,
-            self._monotonic_ns,
+            self._clock.monotonic_ns,
             lambda: on_icmp(opened),
+            times_of(opened, self._clock) if self._receive_times else None,
         )
         poller.add(opened.fileno(), read)
         self.connections.open(self._bind, poller, self._loop.wake, self._marks)

@@ -42,6 +42,7 @@ from ustreamer.transports.someip.io.receive_loop import (
     LoopCallbacks,
     ReceiveLoop,
 )
+from ustreamer.transports.someip.io.receive_times import receive_times as times_of
 from ustreamer.transports.someip.io.udp import (
     bind_udp,
     dropped_datagrams,
@@ -92,7 +93,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
     def __init__(self, config: SomeipEndpoint, context: EndpointContext) -> None:
         self._config = self._running_config = config
         self._name = context.name
-        self._monotonic_ns = context.clock.monotonic_ns
+        self._clock, self._monotonic_ns = context.clock, context.clock.monotonic_ns
         bridged = context.sibling_authorities
         self._exchange = Exchange(config, context.authority, context.clock, bridged)
         self._field_values = FieldValues(_fields_of_ecus(config))
@@ -558,6 +559,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
             self._inbound.on_datagram,
             self._monotonic_ns,
             on_error,
+            times_of(opened, self._clock) if self._config.receive_times else None,
         )
 
     def _make_peer_reader(self, opened: socket.socket, sender: Address) -> Handler:

@@ -18,6 +18,7 @@ from ustreamer.transports.someip.io.poller import ERROR, Handler
 from ustreamer.transports.someip.protocol.addresses import Address
 
 if TYPE_CHECKING:
+    from ustreamer.transports.someip.io.receive_times import ReceiveTimes
     from ustreamer.transports.someip.io.recvmmsg import DatagramBatch
 
 PAUSE_RATIO: Final = 0.25
@@ -32,15 +33,16 @@ def make_reader(
     sender: Address | None,
     shared_batch: "Callable[[], DatagramBatch | None]",
     on_batch: "Callable[[DatagramBatch], bool]",
-    on_datagram: Callable[[bytes, Address], bool],
+    on_datagram: Callable[[bytes, Address, int], bool],
     monotonic_ns: Callable[[], int],
     on_error: Callable[[], None] | None = None,
+    times: "ReceiveTimes | None" = None,
 ) -> Handler:
     """The `Handler` of a non-blocking socket. `sender` is the only sender of the socket; None: any sender.
 
     `shared_batch` returns the batch of all sockets of the thread; None if there is no recvmmsg: then each datagram is
-    read alone. `on_batch` and `on_datagram` return the same as a `Handler`. `on_error` clears an error that the poller
-    reports.
+    read alone. `on_batch` and `on_datagram` return the same as a `Handler`. The third argument of `on_datagram` is when
+    the host received the datagram, in ms since the epoch; 0: now, always without `times`. `on_error` clears an error that the poller reports.
     """
     fd, recv = opened.fileno(), opened.recv
     recvfrom = _recvfrom_ipv6(opened) if opened.family == socket.AF_INET6 else opened.recvfrom
@@ -57,7 +59,8 @@ def make_reader(
         datagram = None
         try:
             if batch is not None:
-                last_was_single = batch.receive(fd) < _MIN_BATCH
+                number = batch.receive(fd) if times is None else times.receive(batch, began_ns)
+                last_was_single = number < _MIN_BATCH
             else:
                 datagram = (
                     recvfrom(_MAX_DATAGRAM_BYTES) if sender is None else (recv(_MAX_DATAGRAM_BYTES), sender)
@@ -66,7 +69,8 @@ def make_reader(
             # No datagram, or an ICMP error of an earlier send, which this read has cleared.
             return False
         if datagram is not None:
-            no_early_deadline = on_datagram(*datagram)
+            received_ms = 0 if times is None else times.of_datagram(began_ns)
+            no_early_deadline = on_datagram(datagram[0], datagram[1], received_ms)
         else:
             assert batch is not None
             no_early_deadline = on_batch(batch)

@@ -13,6 +13,8 @@ import errno
 import mmap
 import os
 import socket
+import struct
+import sys
 from collections.abc import Sequence
 from typing import Any, ClassVar, Final
 
@@ -30,6 +32,10 @@ _SOCKADDR_IN6_BYTES: Final = 28  # struct sockaddr_in6: family, port, flow, host
 _MAX_CACHED: Final = 4_096
 # Of each datagram, for its rest; pages are allocated on first use.
 _OVERFLOW_BYTES: Final = 65_536
+_CONTROL_WORDS: Final = 4  # struct cmsghdr and struct timespec: length, level and type, s, ns
+_SO_TIMESTAMPNS: Final = 35
+_STAMP_LENGTH: Final = _CONTROL_WORDS * 8
+_STAMP_TYPE: Final = int.from_bytes(struct.pack("@ii", socket.SOL_SOCKET, _SO_TIMESTAMPNS), sys.byteorder)
 _SOCKADDRS_OFFSET: Final = MAX_DATAGRAMS * (_STRIDE + _OVERFLOW_BYTES)  # their offset, behind both areas
 
 
@@ -59,6 +65,42 @@ class _Mmsghdr(ctypes.Structure):
     _fields_: ClassVar = [("header", _Msghdr), ("length", ctypes.c_uint)]
 
 
+def _lengths_of(messages: "ctypes.Array[_Mmsghdr]") -> "memoryview[int]":
+    words = memoryview(messages).cast("B").cast("I")
+    return words[_Mmsghdr.length.offset // 4 :: ctypes.sizeof(_Mmsghdr) // 4]
+
+
+class _StampedMessages:
+    """The same messages with room for the stamp of each. The kernel changes the lengths, so each call restores them."""
+
+    def __init__(self, messages: "ctypes.Array[_Mmsghdr]") -> None:
+        self._control = (ctypes.c_int64 * (MAX_DATAGRAMS * _CONTROL_WORDS))()
+        self._messages = type(messages)()
+        ctypes.memmove(self._messages, messages, ctypes.sizeof(messages))
+        for number, message in enumerate(self._messages):
+            message.header.control = ctypes.addressof(self._control) + number * _CONTROL_WORDS * 8
+            message.header.control_length = _CONTROL_WORDS * 8
+        self._fresh = bytes(self._messages)
+        self.lengths = _lengths_of(self._messages)
+        self._words = memoryview(self._control).cast("B").cast("q")
+
+    def reset(self) -> int:
+        """Forget the stamps. Returns the address for recvmmsg."""
+        ctypes.memset(self._control, 0, ctypes.sizeof(self._control))
+        ctypes.memmove(self._messages, self._fresh, len(self._fresh))
+        return ctypes.addressof(self._messages)
+
+    def stamps_ms(self, number: int) -> list[int]:
+        words = self._words[: number * _CONTROL_WORDS].tolist()
+        if (
+            words[::_CONTROL_WORDS].count(_STAMP_LENGTH) + words[1::_CONTROL_WORDS].count(_STAMP_TYPE)
+            < 2 * number
+        ):
+            return []
+        times = zip(words[2::_CONTROL_WORDS], words[3::_CONTROL_WORDS], strict=True)
+        return [seconds * 1_000 + ns // 1_000_000 for seconds, ns in times]
+
+
 class DatagramBatch:
     """The datagrams of one system call, until the next `receive`. Belongs to one thread."""
 
@@ -67,6 +109,11 @@ class DatagramBatch:
         self._sockaddr_bytes = _SOCKADDR_IN6_BYTES if ipv6 else _SOCKADDR_BYTES
         self.sizes: list[int] = []
         """The size of each datagram."""
+        self.received_ms = 0
+        """When the host received them, in ms since the epoch; 0: now. `ReceiveTimes` sets it."""
+        self.received_each_ms: Sequence[int] = ()
+        """When it received each one; empty if that is the same for all."""
+        self._stamped: _StampedMessages | None = None
         self._addresses: BoundedCache[bytes, Address] = BoundedCache(_MAX_CACHED)
         self._memory = mmap.mmap(-1, _SOCKADDRS_OFFSET + MAX_DATAGRAMS * self._sockaddr_bytes)
         address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
@@ -84,11 +131,7 @@ class DatagramBatch:
             message.header.name = address + _SOCKADDRS_OFFSET + number * self._sockaddr_bytes
             # Never changes, because every sender has the same IP version.
             message.header.name_length = self._sockaddr_bytes
-        self._lengths = (
-            memoryview(self._messages)
-            .cast("B")
-            .cast("I")[_Mmsghdr.length.offset // 4 :: ctypes.sizeof(_Mmsghdr) // 4]
-        )
+        self._lengths = _lengths_of(self._messages)
         self._recvmmsg, self._headers_address = _load_recvmmsg(), ctypes.addressof(self._messages)
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             self.receive(probe.fileno())
@@ -97,13 +140,29 @@ class DatagramBatch:
         """Receive at most MAX_DATAGRAMS datagrams; returns how many. Raises OSError, also for a pending ICMP error."""
         number: int = self._recvmmsg(fd, self._headers_address, MAX_DATAGRAMS, socket.MSG_DONTWAIT, None)
         if number < 0:
-            self.sizes = []
-            code = ctypes.get_errno()
-            if code in {errno.EAGAIN, errno.EINTR}:
-                return 0
-            raise OSError(code, os.strerror(code))
+            return self._on_failure()
         self.sizes = self._lengths[:number].tolist()
         return number
+
+    def receive_stamped(self, fd: int) -> int:
+        """As `receive`, and reads their stamps (SO_TIMESTAMPNS, which the socket must have)."""
+        stamped = self._stamped = self._stamped or _StampedMessages(self._messages)
+        number: int = self._recvmmsg(fd, stamped.reset(), MAX_DATAGRAMS, socket.MSG_DONTWAIT, None)
+        if number < 0:
+            return self._on_failure()
+        self.sizes = stamped.lengths[:number].tolist()
+        return number
+
+    def stamps_ms(self) -> Sequence[int]:
+        """The stamp of each datagram of `receive_stamped`, in ms since the epoch; none if one has no stamp."""
+        return () if self._stamped is None else self._stamped.stamps_ms(len(self.sizes))
+
+    def _on_failure(self) -> int:
+        self.sizes = []
+        code = ctypes.get_errno()
+        if code in {errno.EAGAIN, errno.EINTR}:
+            return 0
+        raise OSError(code, os.strerror(code))
 
     def __len__(self) -> int:
         return len(self.sizes)

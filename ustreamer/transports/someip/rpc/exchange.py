@@ -146,6 +146,11 @@ class Exchange:
         self._add_e2e_events(e2e_events(config))
         self._expiry = Expiry(clock)
         self._ids = UuidSource(clock.wall_ms)
+        self.received_ms = 0
+        """When the host received the datagram whose events are decoded, in ms since the epoch; 0: now.
+
+        It is the time in the ids of events. Other messages have the time at which they are read.
+        """
         self._request_ttl_ns = config.request_ttl_ms * _NS_PER_MS
         self._reassembly = Reassembly(config.tp)
         self._pending = pending = PendingCalls(config.max_pending, bridged)
@@ -192,29 +197,38 @@ class Exchange:
 
     def event_message(self, attributes: UAttributes, datagram: bytes) -> UMessage:
         """The message of a datagram with the attributes of `match_event`."""
-        id = self._ids.next()
+        id = self._ids.next_at(self.received_ms) if self.received_ms else self._ids.next()
         if self._keeps_request_ids:
             id = id_with_request_id(id, *_REQUEST_ID.unpack_from(datagram, _REQUEST_ID_AT))
         return UMessage(id, attributes, datagram[HEADER_LENGTH:])
 
     def event_messages(
-        self, attributes: Sequence[UAttributes], datagrams: Sequence[bytes]
+        self,
+        attributes: Sequence[UAttributes],
+        datagrams: Sequence[bytes],
+        received_ms: Sequence[int] = (0,),
     ) -> Sequence[UMessage]:
         """The messages of datagrams with the attributes of `match_event`, in order; a batch if the attributes are the
-        same.
+        same. `received_ms` is when the host received each; 0: now.
         """
         payloads = [datagram[HEADER_LENGTH:] for datagram in datagrams]
         request_ids: Sequence[int] = ()
         if self._keeps_request_ids:
             request_ids = [_REQUEST_ID.unpack_from(each, _REQUEST_ID_AT)[0] for each in datagrams]
-        ids = self._event_ids(len(payloads), request_ids)
+        ids = self._next_event_ids(len(payloads), request_ids, received_ms)
         if len(payloads) >= MIN_BATCH and attributes.count(attributes[0]) == len(payloads):
             return MessageBatch(attributes[0], ids, payloads)
         return list(map(UMessage, map(UUID, ids.msbs, ids.lsbs), attributes, payloads))
 
-    def _event_ids(self, number: int, request_ids: Sequence[int]) -> IdColumns:
+    def _next_event_ids(
+        self, number: int, request_ids: Sequence[int], received_ms: Sequence[int]
+    ) -> IdColumns:
         """New ids of `number` events. Between SOME/IP networks they keep the request ids; else these are not read."""
-        msbs, lsbs = self._ids.next_n_columns(number)
+        first_ms = received_ms[0]
+        if first_ms == received_ms[-1]:  # they do not fall
+            msbs, lsbs = self._ids.next_n_columns(number, first_ms)
+        else:
+            msbs, lsbs = self._ids.columns_at(received_ms)
         return IdColumns(msbs, lsbs_with_request_ids(lsbs, request_ids) if self._keeps_request_ids else lsbs)
 
     def decode_batch(self, batch: "DatagramBatch") -> Sequence[UMessage] | None:
@@ -235,7 +249,8 @@ class Exchange:
         if sender is not None:
             attributes = self.match_event(begin + bytes(4) + end + payloads[0], sender[0])
             if attributes is not None:
-                ids = self._event_ids(number, request_ids)
+                times = batch.received_each_ms or (batch.received_ms,)
+                ids = self._next_event_ids(number, request_ids, times)
                 return MessageBatch(attributes, ids, payloads, size=len(payloads[0]))
         senders = batch.senders() if sender is None else [sender] * number
         return self.fast_in.decode_batch(begin + bytes(4) + end, request_ids, payloads, senders)
@@ -249,7 +264,7 @@ class Exchange:
                 return RefusedMessage(event)
             if self._e2e is not None and event.source in self._e2e:
                 return self._e2e_event(message, event)
-            return UMessage(self._next_id(message), event, message.payload)
+            return UMessage(self._next_event_id(message), event, message.payload)
         if kind in _REQUESTS:
             return self._request(message, address)
         if kind in _RESPONSES:
@@ -263,7 +278,11 @@ class Exchange:
         checked = self._e2e.check(message, attributes)
         if isinstance(checked, SomeipRefusal):
             return RefusedMessage(checked)
-        return UMessage(self._next_id(message), *checked)
+        return UMessage(self._next_event_id(message), *checked)
+
+    def _next_event_id(self, message: SomeIpMessage) -> UUID:
+        id = self._ids.next_at(self.received_ms) if self.received_ms else self._ids.next()
+        return id_with_request_id(id, message.request_id) if self._keeps_request_ids else id
 
     def _next_id(self, message: SomeIpMessage) -> UUID:
         id = self._ids.next()

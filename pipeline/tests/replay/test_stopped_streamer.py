@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real streamer that is stopped again and again: the replay makes the decisions of its limits from the recording.
+
+The ids of SOME/IP events have the time at which the kernel received them, and the limits judge by it. A recording has
+the ids and the times of arrival at the limit.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from tests.replay.test_recorded_replay import SCHEMA
+from ustreamer_pipeline.replay.replay import GatewayReplay, ReplayCheck
+from ustreamer_pipeline.replay.target_replay import ThrottleSettings
+from ustreamer_recorder.events import Config, Row
+from ustreamer_recorder.reader import read_segment
+from ustreamer_recorder.segments import list_segments
+
+from tests.e2e.rigs.entities import SomeipNode, ZenohEntity
+from tests.e2e.rigs.stops import HZ, SECONDS, Stopper, config_with_receive_times, send_steadily
+from tests.e2e.rigs.streamer import StreamerProcess
+from tests.e2e.rigs.vehicle import Vehicle, free_ports
+
+LIMITS_HZ = (100.0, 77.0, 40.0)
+SIGNED = 1 << 63
+
+
+def run_streamer(place: Path) -> Path:
+    """Returns the folder of the recordings."""
+    ports = free_ports()
+    config = config_with_receive_times(place, ports)
+    config.write_text(f"{config.read_text()}\n[plugins.recorder]\n")
+    with (
+        SomeipNode(ports.ecu) as ecu,
+        SomeipNode(ports.receiver) as receiver,
+        StreamerProcess(config) as process,
+    ):
+        vehicle = Vehicle(ports, process, ecu, receiver)
+        topics, unlimited = [vehicle.unused_topic() for _ in LIMITS_HZ], vehicle.unused_topic()
+        with ZenohEntity(ports.backbone, "hpc.vin1") as app:
+            for topic, hz in zip(topics, LIMITS_HZ, strict=True):
+                app.subscribe(topic, max_frequency=hz)
+            app.subscribe(unlimited)
+
+            def send(payload: bytes) -> None:
+                for topic in (*topics, unlimited):
+                    vehicle.send_event(topic, payload)
+
+            with Stopper(process.pid):
+                send_steadily(send, 0)
+            app.wait_events(unlimited, HZ * SECONDS)
+            process.stop()
+    return place / "state" / "recordings"
+
+
+def check_of(recordings: Path) -> ReplayCheck:
+    """The check of the replay of a run."""
+    events = [
+        event
+        for file in list_segments(recordings)
+        for event in read_segment(file.path.read_bytes(), file.path.name)
+    ]
+    settings: dict[tuple[int, int], Any] = {}
+    for each in events:
+        if isinstance(each, Config):
+            throttle = json.loads(each.text)["throttle"]
+            settings[1, each.epoch] = ThrottleSettings(
+                throttle["tolerance"], throttle["max_delay_ms"] * 1_000_000
+            )
+    rows = sorted(
+        (each for each in events if isinstance(each, Row)), key=lambda row: (row.received_ns, row.seq)
+    )
+    replay = GatewayReplay([], settings, 0.1)
+    replay.feed(pa.RecordBatch.from_pylist(list(map(silver_row, rows)), schema=SCHEMA))
+    replay.finish()
+    return replay.check
+
+
+def silver_row(row: Row) -> dict[str, Any]:
+    return {
+        "run": 1,
+        "delivery": row.target.delivery,
+        "received_ns": row.received_ns,
+        "arrived_ns": row.arrived_ns,
+        "period_ns": row.target.period_ns,
+        "tuned_ns": row.target.tuned_ns,
+        "epoch": row.epoch,
+        "size": row.size,
+        "code": row.code,
+        "source": row.source,
+        "subscriber": row.target.subscriber,
+        "ingress": row.target.ingress,
+        "egress": row.target.egress,
+        "type": row.type.name,
+        "verdict": row.verdict.name,
+        "id_msb": (row.id.msb + SIGNED) % (2 * SIGNED) - SIGNED,
+    }
+
+
+def test_no_verdict_differs_when_events_waited_for_a_stopped_streamer(tmp_path: Path) -> None:
+    check = check_of(run_streamer(tmp_path))
+    assert (check.differing, check.unknown) == (0, 0), check
+    assert check.decided >= len(LIMITS_HZ) * HZ * SECONDS
