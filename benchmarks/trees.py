@@ -7,7 +7,7 @@ minimum and the first quartile count. `--hz` measures at a pace instead. AFTER m
 `--direction mixed-someip-zenoh mixed-zenoh-someip` sends 200 topics (model `mixed` of `benchmarks.traffic.models`),
 without the bare forwarder.
 `--both recorder` enables the recorder in both checkouts, `--after recorder` in the second only, so `. . --after
-recorder` shows its cost. Other names are `metrics` (with histograms, and a scrape each second) and `rules`, access
+recorder` shows its cost. Other names are `metrics`, with a scrape each second, and `rules`, access
 rules that allow the traffic.
 """
 
@@ -90,7 +90,7 @@ class TreesTestbed(CheckoutTestbed):
             return super().start_streamer(name, config, ports)
         [port] = free_ports([socket.SOCK_STREAM])
         address = f"{sockets.LOOPBACK}:{port}"
-        config += f'[observe]\nlisten = "{address}"\nlatency = true\n'
+        config += f'[observe]\nlisten = "{address}"\n'
         streamer = super().start_streamer(name, config, ports)
         self._urls.append(f"http://{address}/metrics")
         return streamer

@@ -9,7 +9,8 @@
 //     event SERVICE INSTANCE EVENT GROUP event|field on       notify SERVICE INSTANCE EVENT BYTES
 //     answer SERVICE INSTANCE METHOD                          every request gets its payload back
 //     find SERVICE INSTANCE                                   call SERVICE INSTANCE METHOD udp|tcp BYTES
-//     subscribe SERVICE INSTANCE EVENT GROUP event|field on   quit
+//     subscribe SERVICE INSTANCE EVENT GROUP event|field on   unsubscribe SERVICE INSTANCE EVENT GROUP
+//     quit
 //
 // BYTES is the number of payload bytes; the first one is a counter. Lines of output begin with the time in us of
 // CLOCK_MONOTONIC: registered | available S I | gone S I | event S I E BYTES | request S I M BYTES |
@@ -110,6 +111,10 @@ void execute(const shared_ptr<application>& app, const string& line) {
         app->request_event(service, instance, static_cast<event_t>(id), {static_cast<eventgroup_t>(group)}, type(kind),
                            reliability(on));
         app->subscribe(service, instance, static_cast<eventgroup_t>(group), 1);
+    } else if (what == "unsubscribe") {
+        words >> id >> group;
+        app->unsubscribe(service, instance, static_cast<eventgroup_t>(group));
+        app->release_event(service, instance, static_cast<event_t>(id));
     } else if (what == "call") {
         words >> id >> on >> dec >> size;
         const auto request = runtime::get()->create_request(on == "tcp");

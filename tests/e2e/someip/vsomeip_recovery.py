@@ -17,14 +17,21 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread
-from typing import Final
+from typing import Final, NamedTuple
 
 from tests.e2e.rigs.cable import FAR_ADDRESS, NEAR_ADDRESS, Cable, run_system_command
 from tests.e2e.rigs.entities import USUBSCRIPTION, ZenohEntity
 from tests.e2e.rigs.ports import tcp_ports, udp_ports
 from tests.e2e.rigs.sd_ecu import SD_GROUP
 from tests.e2e.rigs.streamer import START_S, StreamerProcess
-from tests.e2e.rigs.wire import FETCH_SUBSCRIPTIONS, SUBSCRIBE, Uri, subscription_request, topic_request
+from tests.e2e.rigs.wire import (
+    FETCH_SUBSCRIPTIONS,
+    SUBSCRIBE,
+    UNSUBSCRIBE,
+    Uri,
+    subscription_request,
+    topic_request,
+)
 from tests.e2e.someip.vsomeip_peer import VsomeipPeer, offered_service
 from tests.e2e.someip.vsomeip_peer_scenarios import SD, VsomeipPeerScenarios
 from tests.e2e.someip.vsomeip_samples import Installation, installation
@@ -33,6 +40,7 @@ ECU: Final = 0x1111
 TOPIC: Final = Uri("chassis", ECU, 1, 0x8001)
 _NOTIFY_S: Final = 0.005
 _QUIET_S: Final = 0.3
+_SUBSCRIBES: Final = 5
 _CONFIG: Final = """\
 authority = "hpc.vin1"
 state_dir = "state"
@@ -110,6 +118,27 @@ def _wait_quiet(count: Callable[[], int]) -> int:
     return known
 
 
+class Client(NamedTuple):
+    """A client under test. `subscribe` returns when it began; `count` is the number of its events."""
+
+    subscribe: Callable[[], float]
+    unsubscribe: Callable[[], object]
+    count: Callable[[], int]
+
+    def subscribe_ms(self) -> float:
+        """The milliseconds from a Subscribe to the first event."""
+        before = self.count()
+        return _wait_for_event(self.count, before, self.subscribe())
+
+
+def _subscribes(client: Client) -> Iterator[tuple[str, float]]:
+    yield "first Subscribe", client.subscribe_ms()
+    for _ in range(_SUBSCRIBES):
+        client.unsubscribe()
+        _wait_quiet(client.count)
+        yield "Subscribe", client.subscribe_ms()
+
+
 def _recoveries(ecu: EcuUnderTest, count: Callable[[], int]) -> Iterator[tuple[str, float]]:
     ecu.peer.send(f"stop {ECU:x} 1")
     before, began = _wait_quiet(count), time.monotonic()
@@ -129,44 +158,50 @@ def _recoveries(ecu: EcuUnderTest, count: Callable[[], int]) -> Iterator[tuple[s
 
 
 @contextmanager
-def _streamer(
-    directory: Path, delay_ms: tuple[int, int]
-) -> Iterator[tuple[Callable[[], float], Callable[[], int]]]:
+def _streamer(directory: Path, delay_ms: tuple[int, int]) -> Iterator[Client]:
     """The subscribe of a Zenoh application, and the count of its events."""
     [zenoh], [data] = tcp_ports(1), udp_ports(1)
     config = directory / "recovery.toml"
     text = _CONFIG.format(zenoh=zenoh, data=data, near=NEAR_ADDRESS, group=SD_GROUP, delay_ms=delay_ms)
     config.write_text(text, encoding="utf-8")
     with StreamerProcess(config) as streamer, ZenohEntity(zenoh, "hpc.vin1") as app:
+        streamer.stderr.wait_one(lambda line: "someip.found" in line)
+        # As the other client, it is now connected.
+        app.call(USUBSCRIPTION.at(FETCH_SUBSCRIPTIONS), topic_request(TOPIC))
 
         def subscribe() -> float:
-            streamer.stderr.wait_one(lambda line: "someip.found" in line)
-            # As the other client, it is now connected.
-            app.call(USUBSCRIPTION.at(FETCH_SUBSCRIPTIONS), topic_request(TOPIC))
             began = time.monotonic()
             app.call(USUBSCRIPTION.at(SUBSCRIBE), subscription_request(TOPIC))
             return began
 
-        yield subscribe, lambda: len(app.events(TOPIC))
+        def unsubscribe() -> None:
+            app.call(USUBSCRIPTION.at(UNSUBSCRIBE), topic_request(TOPIC))
+
+        yield Client(subscribe, unsubscribe, lambda: len(app.events(TOPIC)))
 
 
 @contextmanager
-def _vsomeip(
-    found: Installation, program: Path, directory: Path
-) -> Iterator[tuple[Callable[[], float], Callable[[], int]]]:
+def _vsomeip(found: Installation, program: Path, directory: Path) -> Iterator[Client]:
     """The same of vsomeip's own client. Two routing managers need a directory each."""
     directory /= "client"
     directory.mkdir()
     with VsomeipPeer(found, program, directory, NEAR_ADDRESS, SD, (), name="client") as client:
+        client.send(f"find {ECU:x} 1")
+        client.wait_line(f"available {ECU:x} 1")
 
         def subscribe() -> float:
-            client.send(f"find {ECU:x} 1")
-            client.wait_line(f"available {ECU:x} 1")
             began = time.monotonic()
             client.send(f"subscribe {ECU:x} 1 8001 1 event udp")
             return began
 
-        yield subscribe, lambda: len(client.output.items(lambda line: f" event {ECU:x} 1 8001 " in line))
+        def unsubscribe() -> None:
+            client.send(f"unsubscribe {ECU:x} 1 8001 1")
+
+        yield Client(
+            subscribe,
+            unsubscribe,
+            lambda: len(client.output.items(lambda line: f" event {ECU:x} 1 8001 " in line)),
+        )
 
 
 def measure(directory: Path, found: Installation, program: Path, rounds: int) -> dict[str, dict[str, float]]:
@@ -188,14 +223,15 @@ def measure(directory: Path, found: Installation, program: Path, rounds: int) ->
 
                 ecu = EcuUnderTest(start)
                 if name == "vsomeip":
-                    client = _vsomeip(found, program, place)
+                    opened = _vsomeip(found, program, place)
                 else:
-                    client = _streamer(place, (10, 50) if name == "streamer" else (0, 0))
-                with client as (subscribe, count):
-                    began = subscribe()
-                    steps = [("subscribe", _wait_for_event(count, 0, began)), *_recoveries(ecu, count)]
+                    opened = _streamer(place, (10, 50) if name == "streamer" else (0, 0))
+                with opened as client:
+                    steps = [*_subscribes(client), *_recoveries(ecu, client.count)]
                     ecu.close()
-                    _wait_quiet(count)  # so that the streamer has nothing to send when its application leaves
+                    _wait_quiet(
+                        client.count
+                    )  # so that the streamer has nothing to send when its application leaves
                 for step, milliseconds in steps:
                     taken.setdefault(step, {}).setdefault(name, []).append(milliseconds)
     return {
