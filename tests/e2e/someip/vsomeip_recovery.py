@@ -119,23 +119,23 @@ def _wait_quiet(count: Callable[[], int]) -> int:
 
 
 class Client(NamedTuple):
-    """A client under test. `subscribe` returns when it began; `count` is the number of its events."""
+    """A client under test. `subscribe` returns when it began; `received` gives the number of its events."""
 
     subscribe: Callable[[], float]
     unsubscribe: Callable[[], object]
-    count: Callable[[], int]
+    received: Callable[[], int]
 
     def subscribe_ms(self) -> float:
         """The milliseconds from a Subscribe to the first event."""
-        before = self.count()
-        return _wait_for_event(self.count, before, self.subscribe())
+        before = self.received()
+        return _wait_for_event(self.received, before, self.subscribe())
 
 
 def _subscribes(client: Client) -> Iterator[tuple[str, float]]:
     yield "first Subscribe", client.subscribe_ms()
     for _ in range(_SUBSCRIBES):
         client.unsubscribe()
-        _wait_quiet(client.count)
+        _wait_quiet(client.received)
         yield "Subscribe", client.subscribe_ms()
 
 
@@ -227,10 +227,10 @@ def measure(directory: Path, found: Installation, program: Path, rounds: int) ->
                 else:
                     opened = _streamer(place, (10, 50) if name == "streamer" else (0, 0))
                 with opened as client:
-                    steps = [*_subscribes(client), *_recoveries(ecu, client.count)]
+                    steps = [*_subscribes(client), *_recoveries(ecu, client.received)]
                     ecu.close()
                     _wait_quiet(
-                        client.count
+                        client.received
                     )  # so that the streamer has nothing to send when its application leaves
                 for step, milliseconds in steps:
                     taken.setdefault(step, {}).setdefault(name, []).append(milliseconds)
