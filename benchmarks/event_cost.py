@@ -20,15 +20,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import msgspec
 
 from benchmarks.dashboards import TOPIC
 from benchmarks.harness.child_process import Child, console_script, module_command
-from benchmarks.harness.shared_counters import SENT, SharedCounters
+from benchmarks.harness.shared_counters import SharedCounters
 from benchmarks.harness.testbed import CONFIG, free_ports
-
 from benchmarks.traffic.wamp_servers import WampServerProcess, crossbar_command, crossbar_python, process_tree
 
 LOADS: Final = ((1, 200.0), (10, 100.0), (100, 20.0))
@@ -61,7 +60,9 @@ class Cost(msgspec.Struct, frozen=True):
 class Way:
     """One way from the ECU to the dashboards, and the processes whose CPU time counts."""
 
-    def __init__(self, start: Callable[..., Child], directory: Path, name: str, wamp: int, dashboards: int) -> None:
+    def __init__(
+        self, start: Callable[..., Child], directory: Path, name: str, wamp: int, dashboards: int
+    ) -> None:
         """`start` starts a process that ends with the benchmark. The ways of a comparison have different names."""
         self.name = name
         self.dashboards = dashboards
@@ -79,7 +80,14 @@ class Way:
         self._clients = [
             self._start(
                 f"{self.name}-clients-{each}",
-                [sys.executable, "-m", "benchmarks.dashboards", "--clients", str(self._wamp), str(self.dashboards // processes)],
+                [
+                    sys.executable,
+                    "-m",
+                    "benchmarks.dashboards",
+                    "--clients",
+                    str(self._wamp),
+                    str(self.dashboards // processes),
+                ],
             )
             for each in range(processes)
         ]
@@ -130,7 +138,7 @@ class Comparison:
         self._stack = ExitStack()
         self.ways: list[Way] = []
 
-    def __enter__(self) -> "Comparison":
+    def __enter__(self) -> Self:
         with self._stack:
             self.ways = [self._streamer(), self._crossbar()]
             self._stack = self._stack.pop_all()
@@ -210,7 +218,9 @@ def shown(result: Result) -> str:
     times = "".join(f"{each:>10.0f}" for each in result.event_us.values())
     ratios = f"{result.ratio:>8.1f}{result.ratio_with_bridge:>13.1f}"
     idle = "".join(f"{each:>8.1f}" for each in result.idle_percent)
-    return f"{result.dashboards:>10}{result.hz:>6.0f}{times}{ratios}{idle}{result.lost[0]:>6}{result.lost[1]:>6}"
+    return (
+        f"{result.dashboards:>10}{result.hz:>6.0f}{times}{ratios}{idle}{result.lost[0]:>6}{result.lost[1]:>6}"
+    )
 
 
 _TITLE: Final = (

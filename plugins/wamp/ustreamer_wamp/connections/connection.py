@@ -60,6 +60,37 @@ class ConnectionContext(msgspec.Struct, frozen=True):
     refusals: PeerRefusals = msgspec.field(default_factory=PeerRefusals)
 
 
+class FlushQueue:
+    """The connections with frames to write: each is flushed once per iteration of the loop. On the loop's thread."""
+
+    def __init__(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
+        self._call_soon = call_soon
+        self._due: list[Connection] = []
+        self._is_scheduled = False
+
+    def add(self, connection: "Connection") -> None:
+        self._due.append(connection)
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._call_soon(self.flush)
+
+    def hold(self) -> None:
+        """The caller enqueues frames for many connections, and calls `flush` itself."""
+        self._is_scheduled = True
+
+    def flush(self) -> None:
+        due, self._due = self._due, []
+        self._is_scheduled = False
+        for each in due:
+            try:
+                each.flush()
+            except Exception:  # a fault with one client must not keep the frames of the others
+                log.exception(
+                    "wamp.client_failed", extra={"peer": each.share or "unix", **limited(each.share)}
+                )
+                each.abort()
+
+
 class ConnectionOptions(TypedDict, total=False):
     """A connection at accept. `private`: TLS or a Unix socket. `accepted` is its socket, for `abort` during TLS."""
 
@@ -80,6 +111,7 @@ class Connection(asyncio.Protocol):
         self,
         context: ConnectionContext,
         loop: asyncio.AbstractEventLoop,
+        flushes: FlushQueue,
         on_connected: Callable[["Connection"], None],
         on_closed: Callable[["Connection"], None],
         **options: Unpack[ConnectionOptions],
@@ -91,6 +123,7 @@ class Connection(asyncio.Protocol):
         """Why this connection is refused; "" if it is not."""
         self._context = context
         self._loop = loop
+        self._flushes = flushes
         self._on_connected = on_connected
         self._on_closed = on_closed
         self._private = options["private"] or is_loopback(self.address)
@@ -153,7 +186,7 @@ class Connection(asyncio.Protocol):
         if self._outbox is not None:
             self._outbox.resume()
             # Not within `write`, which may call this.
-            self._loop.call_soon(self._flush)
+            self._schedule_flush()
 
     # --- input and its limits -------------------------------------------------------------------------------
 
@@ -254,7 +287,7 @@ class Connection(asyncio.Protocol):
         self._log_ended(reason)
         if self.session is not None:
             self.session.kill(errors.TOO_MANY, reason)
-            self._flush()
+            self.flush()
         self._deadline_ns = self._last_received_ns + self._context.close_timeout_ns
         self._close_after_write()
 
@@ -283,7 +316,7 @@ class Connection(asyncio.Protocol):
         if self._closing is None:
             self._closing = (code, reason)
             self._deadline_ns = self._context.monotonic_ns() + self._context.close_timeout_ns
-            self._loop.call_soon(self._flush)
+            self._schedule_flush()
 
     # --- parts for framings ---------------------------------------------------------------------------------
 
@@ -345,9 +378,9 @@ class Connection(asyncio.Protocol):
     # --- the loop's side ------------------------------------------------------------------------------------
 
     def _schedule_flush(self) -> None:
-        self._loop.call_soon(self._flush)
+        self._flushes.add(self)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
         outbox = self._outbox
         if outbox is None or self._transport is None:
             return

@@ -26,6 +26,7 @@ from ustreamer_wamp.connections.connection import (
     Connection,
     ConnectionContext,
     ConnectionOptions,
+    FlushQueue,
 )
 from ustreamer_wamp.connections.rawsocket import RawSocketConnection
 from ustreamer_wamp.connections.websocket import HttpGate, WebSocketConnection
@@ -95,6 +96,7 @@ class WampServer:
             refusals=next(iter(realms.values())).refusals,
         )
         self._loop = asyncio.new_event_loop()
+        self.flushes = FlushQueue(self._loop.call_soon)
         self._thread = threading.Thread(target=self._run, name="wamp", daemon=True)
         self._admission = self._context.admission
         self._connections: dict[Connection, None] = {}
@@ -140,7 +142,7 @@ class WampServer:
             self.urls.append(_url(listen, each))
         self._tick()
 
-    def attach(self, protocol: asyncio.Protocol, connected: socket.socket) -> None:
+    def attach(self, protocol: asyncio.BufferedProtocol, connected: socket.socket) -> None:
         """Serve another connected socket on the loop's thread."""
         connecting = self._loop.create_connection(lambda: protocol, sock=connected)
         asyncio.run_coroutine_threadsafe(connecting, self._loop).result(_JOIN_S)
@@ -279,7 +281,7 @@ class WampServer:
             self._on_closed(connection)
 
     def _make_connection(self, listen: ListenAddress, options: ConnectionOptions) -> Connection:
-        ends = (self._context, self._loop, self._on_connected, self._on_closed)
+        ends = (self._context, self._loop, self.flushes, self._on_connected, self._on_closed)
         if not listen.websocket:
             return RawSocketConnection(*ends, **options)
         http_gate = HttpGate(listen.path, self._config.origins, self._pages(listen.path))
