@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from ustreamer_wamp import transport
 from ustreamer_wamp.config import WampConfig
-from ustreamer_wamp.connections.connection import Connection, FlushQueue
+from ustreamer_wamp.connections.connection import Connection
 from ustreamer_wamp.connections.outbox import OutboxLimits
 from ustreamer_wamp.connections.rawsocket import RawSocketConnection
 from ustreamer_wamp.events import Publication
@@ -130,8 +130,7 @@ def test_the_policy_close_ends_the_session_of_a_client_that_does_not_read(
     rig, loop, counts, here = make_rig(), Loop(), Counter[str](), list[Connection]()
     outbox = OutboxLimits(events=2, policy="close")
     context = connection_context(rig, counts, outbox)
-    ends = (cast("Any", loop), FlushQueue(loop.call_soon), here.append, here.remove)
-    connection = RawSocketConnection(context, *ends, private=True)
+    connection = RawSocketConnection(context, cast("Any", loop), here.append, here.remove, private=True)
     sock = Socket()
     connection.connection_made(sock)
     connection.data_received(b"\x7f\xf1\x00\x00")
@@ -209,28 +208,3 @@ def test_publications_of_clients_are_ignored_once_the_streamer_stops(car: "Car")
     car.wamp._receiving = False
     driver.request(16, 2, {"acknowledge": True}, "up.wamp_2ehpc.4711.0.1.8000", [2])
     wait_until(lambda: (len(received_messages), car.wamp.counts["refused_stopping"]) == (1, 1))
-
-
-def test_a_fault_with_one_client_keeps_no_frames_of_others(caplog: pytest.LogCaptureFixture) -> None:
-    class Client:
-        share = "192.0.2.1"
-
-        def __init__(self, name: str) -> None:
-            self.name = name
-
-        def flush(self) -> None:
-            calls.append(self.name)
-            if self.name == "first":
-                raise ValueError(self.name)
-
-        def abort(self) -> None:
-            calls.append(f"{self.name} ended")
-
-    calls: list[str] = []
-    loop = Loop()
-    flushes = FlushQueue(loop.call_soon)
-    for name in ("first", "second"):
-        flushes.add(cast("Connection", Client(name)))
-    loop.run_pending()
-    assert calls == ["first", "first ended", "second"]
-    assert "wamp.client_failed" in caplog.messages

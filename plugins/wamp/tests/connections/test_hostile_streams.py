@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from ustreamer_wamp.codec import SERIALIZERS, Serializer
 from ustreamer_wamp.connections.admission import Admission, AdmissionLimits
-from ustreamer_wamp.connections.connection import Connection, ConnectionContext, FlushQueue
+from ustreamer_wamp.connections.connection import Connection, ConnectionContext
 from ustreamer_wamp.connections.outbox import OutboxLimits
 from ustreamer_wamp.connections.rawsocket import RawSocketConnection
 from ustreamer_wamp.connections.websocket import HttpGate, WebSocketConnection
@@ -150,12 +150,7 @@ def test_tampered_streams_leave_nothing_behind(
     answered = 0
     blocks: list[int] = []
     for number in range(STREAMS):
-        ends = (
-            cast("asyncio.AbstractEventLoop", loop),
-            FlushQueue(loop.call_soon),
-            here.append,
-            here.remove,
-        )
+        ends = (cast("asyncio.AbstractEventLoop", loop), here.append, here.remove)
         connection: Connection
         if framing == "websocket":
             connection = WebSocketConnection(context, *ends, HttpGate("/ws", ()), private=True)

@@ -60,37 +60,6 @@ class ConnectionContext(msgspec.Struct, frozen=True):
     refusals: PeerRefusals = msgspec.field(default_factory=PeerRefusals)
 
 
-class FlushQueue:
-    """The connections with frames to write: each is flushed once per iteration of the loop. On the loop's thread."""
-
-    def __init__(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
-        self._call_soon = call_soon
-        self._due: list[Connection] = []
-        self._is_scheduled = False
-
-    def add(self, connection: "Connection") -> None:
-        self._due.append(connection)
-        if not self._is_scheduled:
-            self._is_scheduled = True
-            self._call_soon(self.flush)
-
-    def hold(self) -> None:
-        """The caller enqueues frames for many connections, and calls `flush` itself."""
-        self._is_scheduled = True
-
-    def flush(self) -> None:
-        due, self._due = self._due, []
-        self._is_scheduled = False
-        for each in due:
-            try:
-                each.flush()
-            except Exception:  # a fault with one client must not keep the frames of the others
-                log.exception(
-                    "wamp.client_failed", extra={"peer": each.share or "unix", **limited(each.share)}
-                )
-                each.abort()
-
-
 class ConnectionOptions(TypedDict, total=False):
     """A connection at accept. `private`: TLS or a Unix socket. `accepted` is its socket, for `abort` during TLS."""
 
@@ -111,7 +80,6 @@ class Connection(asyncio.Protocol):
         self,
         context: ConnectionContext,
         loop: asyncio.AbstractEventLoop,
-        flushes: FlushQueue,
         on_connected: Callable[["Connection"], None],
         on_closed: Callable[["Connection"], None],
         **options: Unpack[ConnectionOptions],
@@ -123,7 +91,6 @@ class Connection(asyncio.Protocol):
         """Why this connection is refused; "" if it is not."""
         self._context = context
         self._loop = loop
-        self._flushes = flushes
         self._on_connected = on_connected
         self._on_closed = on_closed
         self._private = options["private"] or is_loopback(self.address)
@@ -186,7 +153,7 @@ class Connection(asyncio.Protocol):
         if self._outbox is not None:
             self._outbox.resume()
             # Not within `write`, which may call this.
-            self._schedule_flush()
+            self._loop.call_soon(self._flush)
 
     # --- input and its limits -------------------------------------------------------------------------------
 
@@ -287,7 +254,7 @@ class Connection(asyncio.Protocol):
         self._log_ended(reason)
         if self.session is not None:
             self.session.kill(errors.TOO_MANY, reason)
-            self.flush()
+            self._flush()
         self._deadline_ns = self._last_received_ns + self._context.close_timeout_ns
         self._close_after_write()
 
@@ -316,7 +283,7 @@ class Connection(asyncio.Protocol):
         if self._closing is None:
             self._closing = (code, reason)
             self._deadline_ns = self._context.monotonic_ns() + self._context.close_timeout_ns
-            self._schedule_flush()
+            self._loop.call_soon(self._flush)
 
     # --- parts for framings ---------------------------------------------------------------------------------
 
@@ -378,9 +345,9 @@ class Connection(asyncio.Protocol):
     # --- the loop's side ------------------------------------------------------------------------------------
 
     def _schedule_flush(self) -> None:
-        self._flushes.add(self)
+        self._loop.call_soon(self._flush)
 
-    def flush(self) -> None:
+    def _flush(self) -> None:
         outbox = self._outbox
         if outbox is None or self._transport is None:
             return

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, Unpack
 
 from ustreamer_wamp.codec import SERIALIZERS
-from ustreamer_wamp.connections.connection import Connection, ConnectionContext, ConnectionOptions, FlushQueue
+from ustreamer_wamp.connections.connection import Connection, ConnectionContext, ConnectionOptions
 from ustreamer_wamp.events import WampEvent, WireFormat
 
 MAGIC: Final = 0x7F
@@ -49,12 +49,11 @@ class RawSocketConnection(Connection):
         self,
         context: ConnectionContext,
         loop: asyncio.AbstractEventLoop,
-        flushes: FlushQueue,
         on_connected: Callable[[Connection], None],
         on_closed: Callable[[Connection], None],
         **options: Unpack[ConnectionOptions],
     ) -> None:
-        super().__init__(context, loop, flushes, on_connected, on_closed, **options)
+        super().__init__(context, loop, on_connected, on_closed, **options)
         self._buffer = bytearray()
         self._max_message_out = _LONGEST
         # The announced limit, not the configured one: the handshake has powers of two only.

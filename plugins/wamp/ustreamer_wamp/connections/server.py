@@ -26,7 +26,6 @@ from ustreamer_wamp.connections.connection import (
     Connection,
     ConnectionContext,
     ConnectionOptions,
-    FlushQueue,
 )
 from ustreamer_wamp.connections.rawsocket import RawSocketConnection
 from ustreamer_wamp.connections.websocket import HttpGate, WebSocketConnection
@@ -96,7 +95,6 @@ class WampServer:
             refusals=next(iter(realms.values())).refusals,
         )
         self._loop = asyncio.new_event_loop()
-        self.flushes = FlushQueue(self._loop.call_soon)
         self._thread = threading.Thread(target=self._run, name="wamp", daemon=True)
         self._admission = self._context.admission
         self._connections: dict[Connection, None] = {}
@@ -281,7 +279,7 @@ class WampServer:
             self._on_closed(connection)
 
     def _make_connection(self, listen: ListenAddress, options: ConnectionOptions) -> Connection:
-        ends = (self._context, self._loop, self.flushes, self._on_connected, self._on_closed)
+        ends = (self._context, self._loop, self._on_connected, self._on_closed)
         if not listen.websocket:
             return RawSocketConnection(*ends, **options)
         http_gate = HttpGate(listen.path, self._config.origins, self._pages(listen.path))

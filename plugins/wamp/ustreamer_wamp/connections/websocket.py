@@ -23,7 +23,7 @@ from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
 from ustreamer_wamp.codec import SERIALIZERS
-from ustreamer_wamp.connections.connection import Connection, ConnectionContext, ConnectionOptions, FlushQueue
+from ustreamer_wamp.connections.connection import Connection, ConnectionContext, ConnectionOptions
 from ustreamer_wamp.events import WireFormat
 
 # Errors that websockets logs are sent to the client or counted here.
@@ -123,13 +123,12 @@ class WebSocketConnection(Connection):
         self,
         context: ConnectionContext,
         loop: asyncio.AbstractEventLoop,
-        flushes: FlushQueue,
         on_connected: Callable[[Connection], None],
         on_closed: Callable[[Connection], None],
         http_gate: HttpGate,
         **options: Unpack[ConnectionOptions],
     ) -> None:
-        super().__init__(context, loop, flushes, on_connected, on_closed, **options)
+        super().__init__(context, loop, on_connected, on_closed, **options)
         self._http_gate = http_gate
         self._protocol = ServerProtocol(
             select_subprotocol=_select, max_size=context.max_message_bytes, logger=_log

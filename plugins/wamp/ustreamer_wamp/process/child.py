@@ -61,8 +61,6 @@ class StreamerLink(asyncio.BufferedProtocol):
         self._authority = start.place.authority
         self._reader = frames.reader_in_child()
         self._received = memoryview(bytearray(_RECEIVE_BYTES))
-        self._flushes = self.sessions.router.server.flushes
-        self._is_paused = False
         self._header_of = HeaderEncoder().encode
         self._attributes_of = HeaderDecoder().decode
         self._transport: asyncio.Transport | None = None
@@ -92,30 +90,14 @@ class StreamerLink(asyncio.BufferedProtocol):
         self._process_frames()
 
     def _process_frames(self) -> None:
-        """Process frames for a while. The others wait for the next iteration; meanwhile nothing more is read.
-
-        Clients get their events before the loop polls again.
-        """
-        self._flushes.hold()
-        try:
-            has_more = self._process_batches()
-        finally:
-            self._flushes.flush()
-        if has_more:
-            self._is_paused = True
-            self._call_transport("pause_reading")
-            asyncio.get_running_loop().call_soon(self._process_frames)
-        elif self._is_paused:
-            self._is_paused = False
-            self._call_transport("resume_reading")
-
-    def _process_batches(self) -> bool:
-        """Process frames for a while; whether there may be more."""
+        """Process frames for a while. The others wait for the next iteration; meanwhile nothing more is read."""
         until_ns = time.monotonic_ns() + _TURN_NS  # noqa: TID251  # of this process
         while self._process_batch():
             if time.monotonic_ns() >= until_ns:  # noqa: TID251  # of this process
-                return True
-        return False
+                self._call_transport("pause_reading")
+                asyncio.get_running_loop().call_soon(self._process_frames)
+                return
+        self._call_transport("resume_reading")
 
     def _process_batch(self) -> bool:
         """Deliver some frames; whether there may be more."""
