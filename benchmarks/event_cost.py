@@ -5,10 +5,12 @@ An ECU sends a SOME/IP event to 1, 10 and 100 dashboards at 200, 100 and 20 Hz, 
 
     streamer    ECU -> streamer (uSubscription, throttle) -> its process of the sessions -> dashboards
     Crossbar    ECU -> bridge (`benchmarks.traffic.wamp_bridge`) -> Crossbar -> dashboards
+    bare        ECU -> two Python processes that only forward (`benchmarks.traffic.bare_wamp_forwarder`) -> dashboards
 
-Both run at the same time and get events in turn. The figure is the user and system time of each process for an event.
+All run at the same time and get events in turn. The figure is the user and system time of each process for an event.
 The time of the same processes without events is measured before each round and subtracted; `idle` is this time, in
-CPU percent. `lost` are the events that neither arrived nor were reported as dropped.
+CPU percent. `lost` are the events that neither arrived nor were reported as dropped. The order of these figures is
+that of the ways above.
 """
 
 import argparse
@@ -130,17 +132,21 @@ class Way:
 
 
 class Comparison:
-    """Both ways with a number of dashboards: `with Comparison(directory, dashboards) as comparison`."""
+    """The ways with a number of dashboards: `with Comparison(directory, dashboards) as comparison`."""
 
-    def __init__(self, directory: Path, dashboards: int) -> None:
+    def __init__(
+        self, directory: Path, dashboards: int, start_crossbar: Callable[[int], WampServerProcess]
+    ) -> None:
+        """`start_crossbar` starts a WAMP router at a port."""
         self._directory = directory
         self._dashboards = dashboards
+        self._start_crossbar = start_crossbar
         self._stack = ExitStack()
         self.ways: list[Way] = []
 
     def __enter__(self) -> Self:
         with self._stack:
-            self.ways = [self._streamer(), self._crossbar()]
+            self.ways = [self._streamer(), self._crossbar(), self._bare()]
             self._stack = self._stack.pop_all()
         return self
 
@@ -169,7 +175,7 @@ class Comparison:
     def _crossbar(self) -> Way:
         (wamp,) = free_ports([socket.SOCK_STREAM])
         way = Way(self._start, self._directory, "crossbar", wamp, self._dashboards)
-        crossbar = WampServerProcess("Crossbar", crossbar_command(crossbar_python(), wamp), wamp)
+        crossbar = self._start_crossbar(wamp)
         self._stack.callback(crossbar.close)
         command = module_command("traffic.wamp_bridge", wamp, way.receiver, TOPIC)
         bridge = self._start("bridge", command)
@@ -177,9 +183,17 @@ class Comparison:
         way.connect()
         return way
 
+    def _bare(self) -> Way:
+        (wamp,) = free_ports([socket.SOCK_STREAM])
+        way = Way(self._start, self._directory, "bare", wamp, self._dashboards)
+        command = module_command("traffic.bare_wamp_forwarder", wamp, way.receiver, self._dashboards)
+        way.pids = {"bare": process_tree(self._start("bare", command).pid)}
+        way.connect()
+        return way
+
 
 class Result(msgspec.Struct, frozen=True):
-    """Medians of the rounds with a number of dashboards; times in us for an event, `idle` in CPU percent."""
+    """Medians of the rounds with a number of dashboards: us for an event by process, idle CPU percent by way."""
 
     dashboards: int
     hz: float
@@ -187,46 +201,60 @@ class Result(msgspec.Struct, frozen=True):
     idle_percent: Sequence[float]
     lost: Sequence[int]
 
-    @property
-    def ratio(self) -> float:
-        """How many times the streamer and its sessions cost less than Crossbar without the bridge."""
-        return self.event_us["crossbar"] / self._streamer_us
-
-    @property
-    def ratio_with_bridge(self) -> float:
-        return (self.event_us["crossbar"] + self.event_us["bridge"]) / self._streamer_us
-
-    @property
-    def _streamer_us(self) -> float:
-        return self.event_us["streamer"] + self.event_us["sessions"]
+    def crossbar_ratio(self, *processes: str) -> float:
+        """How many times the processes cost less than Crossbar without the bridge."""
+        return self.event_us["crossbar"] / sum(self.event_us[each] for each in processes)
 
 
-def measure(directory: Path, dashboards: int, hz: float, seconds: float, rounds: int) -> Result:
-    """Alternate rounds of both ways."""
-    with Comparison(directory, dashboards) as comparison:
+def start_crossbar(port: int) -> WampServerProcess:
+    return WampServerProcess("Crossbar", crossbar_command(crossbar_python(), port), port)
+
+
+def measure(
+    directory: Path,
+    dashboards: int,
+    hz: float,
+    seconds: float,
+    rounds: int,
+    router: Callable[[int], WampServerProcess] = start_crossbar,
+) -> Result:
+    """Alternate rounds of all ways."""
+    with Comparison(directory, dashboards, router) as comparison:
         costs = [[way.run(hz, seconds) for way in comparison.ways] for _ in range(rounds)]
+    by_way = list(zip(*costs, strict=True))
     event_us = {
-        name: statistics.median(each[way].event_us[name] for each in costs)
-        for way, first in enumerate(costs[0])
-        for name in first.event_us
+        name: statistics.median(each.event_us[name] for each in way)
+        for way in by_way
+        for name in way[0].event_us
     }
-    idle = [statistics.median(each[way].idle_percent for each in costs) for way in range(2)]
-    return Result(dashboards, hz, event_us, idle, [sum(each[way].lost for each in costs) for way in range(2)])
+    idle = [statistics.median(each.idle_percent for each in way) for way in by_way]
+    return Result(dashboards, hz, event_us, idle, [sum(each.lost for each in way) for way in by_way])
 
 
-def shown(result: Result) -> str:
-    times = "".join(f"{each:>10.0f}" for each in result.event_us.values())
-    ratios = f"{result.ratio:>8.1f}{result.ratio_with_bridge:>13.1f}"
-    idle = "".join(f"{each:>8.1f}" for each in result.idle_percent)
-    return (
-        f"{result.dashboards:>10}{result.hz:>6.0f}{times}{ratios}{idle}{result.lost[0]:>6}{result.lost[1]:>6}"
-    )
-
-
-_TITLE: Final = (
-    f"{'dashboards':>10}{'Hz':>6}{'streamer':>10}{'sessions':>10}{'crossbar':>10}{'bridge':>10}"
-    f"{'times':>8}{'with bridge':>13}{'idle %':>8}{'idle %':>8}{'lost':>6}{'lost':>6}"
+_COLUMNS: Final = (
+    "dashboards",
+    "Hz",
+    "streamer",
+    "sessions",
+    "Crossbar",
+    "bridge",
+    "bare",
+    "times",
+    "bare times",
 )
+
+
+def show(result: Result) -> str:
+    """One line; `times` is the cost of Crossbar without the bridge, divided by that of both processes of the streamer."""
+    times, bare_times = result.crossbar_ratio("streamer", "sessions"), result.crossbar_ratio("bare")
+    cells = [
+        f"{result.dashboards}",
+        f"{result.hz:.0f}",
+        *(f"{each:.0f}" for each in result.event_us.values()),
+    ]
+    cells += [f"{times:.1f}", f"{bare_times:.1f}"]
+    idle, lost = " ".join(f"{each:.1f}" for each in result.idle_percent), " ".join(map(str, result.lost))
+    return "".join(f"{each:>11}" for each in cells) + f"   idle {idle} %, lost {lost}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -234,11 +262,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=8.0, help="of each round")
     parser.add_argument("--rounds", type=int, default=5)
     arguments: Any = parser.parse_args(argv)
-    print(_TITLE, flush=True)
+    print("".join(f"{each:>11}" for each in _COLUMNS), flush=True)
     for dashboards, hz in LOADS:
         with tempfile.TemporaryDirectory(prefix="ustreamer-benchmark-") as directory:
             result = measure(Path(directory), dashboards, hz, arguments.seconds, arguments.rounds)
-        print(shown(result), flush=True)
+        print(show(result), flush=True)
     return 0
 
 
