@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m benchmarks.event_cost`: CPU time of a SOME/IP event for dashboards, with the streamer and with Crossbar.
+"""`python -m benchmarks.dashboards.crossbar`: CPU time of a SOME/IP event for dashboards, with the streamer and with Crossbar.
 
 An ECU sends a SOME/IP event to 1, 10 and 100 dashboards at 200, 100 and 20 Hz, in JSON over WebSocket:
 
@@ -258,7 +258,7 @@ def show(result: Result) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.event_cost", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.dashboards.crossbar", description=__doc__)
     parser.add_argument("--seconds", type=float, default=8.0, help="of each round")
     parser.add_argument("--rounds", type=int, default=5)
     arguments: Any = parser.parse_args(argv)
