@@ -41,13 +41,17 @@ class WampServerProcess:
                     raise RuntimeError(f"{name} did not start: {stderr_text}") from None
                 time.sleep(0.2)
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def rss(self) -> int:
         """Bytes of memory that the server's own process has."""
         pages = Path(f"/proc/{self._process.pid}/statm").read_text(encoding="ascii").split()[1]
         return int(pages) * resource.getpagesize()
 
     def cpu_ns(self) -> int:
-        return sum(_cpu_ns(pid) for pid in _process_tree(self._process.pid))
+        return sum(_cpu_ns(pid) for pid in process_tree(self._process.pid))
 
     def close(self) -> None:
         self._end()
@@ -55,7 +59,7 @@ class WampServerProcess:
         self._process.stderr.close()
 
     def _end(self) -> None:
-        process_ids = _process_tree(self._process.pid)
+        process_ids = process_tree(self._process.pid)
         self._process.terminate()
         try:
             self._process.wait(10)
@@ -67,11 +71,12 @@ class WampServerProcess:
                 subprocess.run(["kill", str(pid)], check=False)  # noqa: S607  # one that outlived its parent
 
 
-def _process_tree(pid: int) -> list[int]:
+def process_tree(pid: int) -> list[int]:
+    """A process and its descendants; the process is the first."""
     found = [pid]
     children = Path(f"/proc/{pid}/task/{pid}/children")
     for child in children.read_text(encoding="ascii").split() if children.exists() else ():
-        found += _process_tree(int(child))
+        found += process_tree(int(child))
     return found
 
 

@@ -80,6 +80,7 @@ class _Client:
         limits = OutboxLimits(events=2, bytes=1024)
         self.outbox = SessionOutbox(wire, limits, self._write, lambda: None, Counter())
         self.send_reply, self.send_event = self.outbox.enqueue_reply, self.outbox.enqueue_event
+        self.write_event = self.outbox.write_event
         self.report_dropped = self.outbox.report_dropped
         self.session = Session({realm.name: realm}, serializer, self, clock.monotonic_ns(), peer="192.0.2.1")
 

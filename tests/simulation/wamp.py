@@ -57,6 +57,8 @@ class SimWampClient:
     def send_event(self, event: object) -> None:
         self.events += 1
 
+    write_event = send_event
+
     def report_dropped(self, events: int) -> None:
         """The simulation counts delivered events only."""
 

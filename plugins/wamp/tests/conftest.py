@@ -52,6 +52,7 @@ class Client:
         wire = WIRE_FORMATS[serializer.rawsocket]
         self.outbox = SessionOutbox(wire, limits, self._write, lambda: None, self.counts)
         self.send_reply, self.send_event = self.outbox.enqueue_reply, self.outbox.enqueue_event
+        self.write_event = self.outbox.write_event
         self.report_dropped = self.outbox.report_dropped
         self.session = Session(
             {"realm1": rig.realm}, serializer, self, rig.clock.now_ns, peer="192.0.2.1", private=private

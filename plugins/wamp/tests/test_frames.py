@@ -113,11 +113,11 @@ class FailingSocket:
 @pytest.mark.parametrize("error", [TimeoutError(), BrokenPipeError()])
 def test_events_that_a_child_did_not_take_are_counted(error: OSError) -> None:
     streamer = cast("parent.StreamerSide", SimpleNamespace(decoder=lambda topic: None))
-    process = parent.SessionsProcess(CONFIG, PLACE, streamer)
-    process._socket = cast("socket.socket", FailingSocket(error))
+    process = parent.SessionsProcess(CONFIG, PLACE, streamer, lambda: 0)
+    process._feed.attach(cast("socket.socket", FailingSocket(error)))
     entity, topic = rate_entity("wamp.hpc", 1), UUri("car", 0x2001, 1, 0x8001)
     message = publish(UUID(1_700_000_000_000 << 16 | 0x7000, 0b10 << 62), topic, b"x")
-    process._send(VehicleBatch((), {(entity, topic): 2}, [(entity, message, None)]))
+    process._feed._send(VehicleBatch((), {(entity, topic): 2}, [(entity, message, None)]))
     assert process.statistics()["events_no_subscriber"] == 3
 
 

@@ -87,6 +87,8 @@ class CountingSink:
         event.frame_for(self._wire)
         self._sent[36] += 1
 
+    write_event = send_event
+
     def report_dropped(self, events: int) -> None:
         """No event is dropped here."""
 

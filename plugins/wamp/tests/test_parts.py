@@ -4,6 +4,7 @@
 import random
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -29,7 +30,9 @@ TOPIC = "up.car.2001.0.1.8001"
 
 
 class FakeSession:
-    """A session with the members that the vehicle uses: an identity."""
+    """A session with the members that the vehicle uses: an identity, and a connection that gets no event."""
+
+    frame_sink = SimpleNamespace(write_event=None)
 
 
 def vehicle(calls: list[UMessage]) -> VehicleBridge:

@@ -41,6 +41,11 @@ class FrameSink(Protocol):
     def send_event(self, event: WampEvent) -> None:
         """Send an event, or drop it if the client is too slow."""
 
+    @property
+    def write_event(self) -> Callable[[WampEvent], None]:
+        """As `send_event`, for an event that no other one follows at once. The same function for the whole session."""
+        ...
+
     def report_dropped(self, events: int) -> None:
         """Report, with the next event, that events for this client were dropped before they reached it."""
 

@@ -135,7 +135,7 @@ class WampTransport(EndpointTransport):
         if section.process:
             from ustreamer_wamp.process.parent import SessionsProcess
 
-            return SessionsProcess(section, place, self)
+            return SessionsProcess(section, place, self, context.clock.monotonic_ns)
         from ustreamer_wamp.sessions import LocalSessions
 
         return LocalSessions(section, place, context.clock, self)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A client that does not read: its queued messages, the dropped messages, and the order of the others."""
 
+import socket
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -8,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from ustreamer_wamp.connections.outbox import OutboxLimits, SessionOutbox
+from ustreamer_wamp.connections.websocket import WIRE_FORMATS
 from ustreamer_wamp.events import Publication, WampEvent
 
 if TYPE_CHECKING:
@@ -238,3 +241,45 @@ def test_an_outbox_that_is_cleared_holds_nothing(rig: "RealmRig") -> None:
     client.outbox.resume()
     assert client.received() == []
     assert isinstance(client.outbox, SessionOutbox)
+
+
+def test_an_event_that_comes_alone_is_sent_at_once_and_never_overtakes() -> None:
+    """A socket takes the first ones and a part of one; its rest and all later ones go through `write`."""
+    wire, counts, written = WIRE_FORMATS["wamp.2.json"], Counter[str](), bytearray()
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+
+    def write(data: bytes) -> None:
+        outbox.send = None  # as a connection does while its transport has bytes
+        written.extend(data)
+
+    with ours, theirs:
+        outbox = SessionOutbox(wire, OutboxLimits(), write, lambda: None, counts)
+        outbox.send = ours.send
+        events = [WampEvent(Publication(n, "com.a", ["x" * 50_000], {}), 1, "exact") for n in range(20)]
+        for each in events:
+            outbox.write_event(each)
+        outbox.flush()
+        ours.shutdown(socket.SHUT_WR)
+        sent = b"".join(iter(lambda: theirs.recv(65_536), b""))
+    assert 0 < len(sent) < len(sent + written), "the socket took all or nothing, which shows nothing"
+    assert sent + written == b"".join(each.frame_for(wire) for each in events)
+
+
+def test_an_event_that_comes_alone_waits_for_the_frames_before_it() -> None:
+    wire, written = WIRE_FORMATS["wamp.2.json"], list[bytes]()
+    sent: list[bytes] = []
+    outbox = SessionOutbox(wire, OutboxLimits(), written.append, lambda: None, Counter[str]())
+    outbox.send = sent.append  # type: ignore[assignment]  # nothing may be sent
+    event = WampEvent(Publication(1, "com.a", [], {}), 1, "exact")
+    outbox.enqueue_reply([33, 1, 1])
+    outbox.write_event(event)
+    outbox.flush()
+    outbox.pause()
+    outbox.write_event(event)
+    outbox.resume()
+    outbox.write_event(event)
+    outbox.flush()
+    first = wire.encode_message([33, 1, 1]) + event.frame_for(wire)
+    assert (sent, written) == ([], [first, event.frame_after_drops(wire, 1)])
+    assert outbox._counts == {"events_conflated": 1}

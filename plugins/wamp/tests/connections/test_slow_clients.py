@@ -18,7 +18,7 @@ import msgspec
 import pytest
 from ustreamer_wamp.config import WampConfig
 from ustreamer_wamp.connections.outbox import OutboxLimits, OverflowPolicy
-from ustreamer_wamp.events import Publication
+from ustreamer_wamp.events import Publication, WampEvent
 from ustreamer_wamp.router import WampRouter
 
 from tests.waiting import wait_until
@@ -102,9 +102,10 @@ class Reader:
 
 
 class RouterRig:
-    """A router with a hundred clients."""
+    """A router with a hundred clients. Events come together, or each comes alone (`FrameSink.write_event`)."""
 
-    def __init__(self, policy: OverflowPolicy) -> None:
+    def __init__(self, policy: OverflowPolicy, *, alone: bool) -> None:
+        self._alone = alone
         config = WampConfig(listen="rs://127.0.0.1:0", anonymous=True, outbox=OutboxLimits(policy=policy))
         self.router = WampRouter(config, SYSTEM_CLOCK)
         self.router.server.open()
@@ -130,7 +131,14 @@ class RouterRig:
         realm = self.router.realm
         for number in numbers:
             payload = struct.pack("!I", number) + bytes(SIZE - 4)
-            realm.fan_out(Publication(realm.new_id(), f"com.{number % TOPICS}", [payload], {}))
+            publication = Publication(realm.new_id(), f"com.{number % TOPICS}", [payload], {})
+            if not self._alone:
+                realm.fan_out(publication)
+                continue
+            (subscription,) = realm.broker.matching(publication.topic)
+            event = WampEvent(publication, subscription.id, subscription.match)
+            for session in subscription.subscribers:
+                session.frame_sink.write_event(event)
         done.set()
 
     reading = range(STALLED, CLIENTS)
@@ -141,8 +149,14 @@ class RouterRig:
 
 
 @pytest.fixture(params=["conflate", "drop_oldest"])
-def rig(request: pytest.FixtureRequest) -> Iterator[RouterRig]:
-    made = RouterRig(request.param)
+def policy(request: pytest.FixtureRequest) -> OverflowPolicy:
+    found: OverflowPolicy = request.param
+    return found
+
+
+@pytest.fixture(params=["together", "alone"])
+def rig(policy: OverflowPolicy, request: pytest.FixtureRequest) -> Iterator[RouterRig]:
+    made = RouterRig(policy, alone=request.param == "alone")
     yield made
     made.close()
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One connection of either framing: an asyncio protocol between a session and an outbox.
 
-Everything runs on the loop's thread. `send_event` never ends the session: it is called during an iteration over the
+Everything runs on the loop's thread. `send_event` and `write_event` never end the session: they are called during an iteration over the
 holders of a subscription.
 """
 
@@ -74,7 +74,8 @@ class Connection(asyncio.Protocol):
 
     framing: ClassVar[str]
     send_event: Callable[[WampEvent], None]
-    """The outbox's method, from `_begin` on: a method here would cost one more call for each event."""
+    write_event: Callable[[WampEvent], None]
+    """The outbox's methods, from `_start_session` on: a method here would cost one more call for each event."""
 
     def __init__(
         self,
@@ -96,6 +97,7 @@ class Connection(asyncio.Protocol):
         self._private = options["private"] or is_loopback(self.address)
         self._accepted = options.get("accepted")
         self._transport: asyncio.Transport | None = None
+        self._send_directly: Callable[[bytes], int] | None = None  # without asyncio
         self._outbox: SessionOutbox | None = None
         self._paused = False
         self._reading = True
@@ -120,6 +122,8 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)  # of a stream server
         self._transport = transport
+        if self._accepted is not None and transport.get_extra_info("sslcontext") is None:
+            self._send_directly = self._accepted.send
         transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES)
         self._context.counts["connections"] += 1
         self._on_connected(self)
@@ -134,6 +138,7 @@ class Connection(asyncio.Protocol):
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
+        self._stop_sending_directly()
         self._end_session()
         if self._outbox is not None:
             self._outbox.clear()
@@ -282,6 +287,7 @@ class Connection(asyncio.Protocol):
     def close(self, code: int, reason: str) -> None:
         if self._closing is None:
             self._closing = (code, reason)
+            self._stop_sending_directly()
             self._deadline_ns = self._context.monotonic_ns() + self._context.close_timeout_ns
             self._loop.call_soon(self._flush)
 
@@ -296,6 +302,7 @@ class Connection(asyncio.Protocol):
             outbox.pause()
         self._outbox = outbox
         self.send_event = outbox.enqueue_event
+        self.write_event = outbox.write_event
         self._deadline_ns = None
         self.session = Session(
             self._context.realms,
@@ -326,16 +333,27 @@ class Connection(asyncio.Protocol):
         raise TypeError(f"{type(self).__name__} does not say how it closes")
 
     def _write(self, data: bytes) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(data)
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        transport.write(data)
+        if self._send_directly is not None and self._outbox is not None:
+            self._outbox.send = None if transport.get_write_buffer_size() else self._send_directly
+
+    def _stop_sending_directly(self) -> None:
+        self._send_directly = None
+        if self._outbox is not None:
+            self._outbox.send = None
 
     def _close_after_write(self) -> None:
         """Close the connection after all written bytes."""
+        self._stop_sending_directly()
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
         """Close the connection at once and drop waiting frames."""
+        self._stop_sending_directly()
         if self._transport is not None:
             self._transport.abort()
         elif self._accepted is not None:  # in the TLS handshake, which ends with its socket

@@ -9,6 +9,7 @@ frame    0000 0TTT | 24 bits of length        T: 0 message, 1 ping, 2 pong; a le
 import asyncio
 import struct
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final, Unpack
 
 from ustreamer_wamp.codec import SERIALIZERS
@@ -110,8 +111,8 @@ class RawSocketConnection(Connection):
         self._write(bytes([MAGIC, mine | wire.serializer.rawsocket, 0, 0]))
         self._start_session(wire, wire.serializer)
         self._wire = wire
-        self._enqueue_event = self.send_event
-        self.send_event = self._send_event_if_fits
+        self.send_event = partial(self._send_if_fits, self.send_event)
+        self.write_event = partial(self._send_if_fits, self.write_event)
         return True
 
     def _on_frame(self, kind: int, payload: bytes) -> None:
@@ -142,12 +143,12 @@ class RawSocketConnection(Connection):
 
     # --- writing --------------------------------------------------------------------------------------------
 
-    def _send_event_if_fits(self, event: WampEvent) -> None:
+    def _send_if_fits(self, send: Callable[[WampEvent], None], event: WampEvent) -> None:
         """Take the size limit of the client."""
         if len(event.frame_for(self._wire)) - 4 > self._max_message_out:
             self._context.counts["events_too_long"] += 1
         else:
-            self._enqueue_event(event)
+            send(event)
 
     def _send_ping(self) -> None:
         if self._outbox is not None:

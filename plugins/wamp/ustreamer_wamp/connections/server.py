@@ -140,7 +140,7 @@ class WampServer:
             self.urls.append(_url(listen, each))
         self._tick()
 
-    def attach(self, protocol: asyncio.Protocol, connected: socket.socket) -> None:
+    def attach(self, protocol: asyncio.BufferedProtocol, connected: socket.socket) -> None:
         """Serve another connected socket on the loop's thread."""
         connecting = self._loop.create_connection(lambda: protocol, sock=connected)
         asyncio.run_coroutine_threadsafe(connecting, self._loop).result(_JOIN_S)

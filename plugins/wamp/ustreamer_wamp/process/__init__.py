@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The sessions in a process of their own, so that clients take CPU time and memory from that process only.
 
-    streamer (parent.py)                                     child (child.py)
+    streamer (parent.py, feed.py)                            child (child.py)
     inbox --- Event, Addressed, DroppedEvents, SeenTopic --> Sessions --> clients
     dispatch <- SessionMessage - patterns <- PatternChange - Sessions <-- clients
     counters, log <-- Report, ForwardedLog ----------------- Sessions

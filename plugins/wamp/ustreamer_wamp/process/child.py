@@ -37,6 +37,7 @@ _CLOCK: Final = Clock(time.monotonic_ns, lambda: time.time_ns() // 1_000_000)  #
 _TURN_NS: Final = 20_000_000
 """Time for messages of the streamer in one iteration of the loop, which serves clients in between."""
 _BATCH_FRAMES: Final = 32
+_RECEIVE_BYTES: Final = 65_536
 _REPORT_S: Final = 0.25
 _UNCHANGED_REPORTS: Final = 20
 """One of so many is sent although nothing has changed: the streamer ends a process that is silent."""
@@ -46,8 +47,11 @@ _NICE: Final = 5
 _OOM_SCORE: Final = "500"
 
 
-class StreamerLink(asyncio.Protocol):
-    """The connection to the streamer: a `ustreamer_wamp.sessions.Vehicle`. All calls on the loop's thread."""
+class StreamerLink(asyncio.BufferedProtocol):
+    """The connection to the streamer: a `ustreamer_wamp.sessions.Vehicle`. All calls on the loop's thread.
+
+    A BufferedProtocol: a Protocol gets a buffer of 256 KiB from the kernel, and returns it, for each event.
+    """
 
     def __init__(self, start: frames.Start) -> None:
         self.patterns = self
@@ -56,6 +60,7 @@ class StreamerLink(asyncio.Protocol):
         """The streamer is gone, or wants this process to end."""
         self._authority = start.place.authority
         self._reader = frames.reader_in_child()
+        self._received = memoryview(bytearray(_RECEIVE_BYTES))
         self._header_of = HeaderEncoder().encode
         self._attributes_of = HeaderDecoder().decode
         self._transport: asyncio.Transport | None = None
@@ -77,8 +82,11 @@ class StreamerLink(asyncio.Protocol):
         self._transport = None
         self.ended.set()
 
-    def data_received(self, data: bytes) -> None:
-        self._reader.feed(data)
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._received
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._reader.feed(self._received[:nbytes])
         self._process_frames()
 
     def _process_frames(self) -> None:

@@ -158,7 +158,7 @@ class FrameReader(Generic[T]):
         self._data = bytearray()
         self._at = 0
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, data: bytes | memoryview) -> None:
         del self._data[: self._at]
         self._at = 0
         self._data += data

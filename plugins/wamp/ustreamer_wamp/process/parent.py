@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The streamer's side of the process of the sessions: starts it, feeds it, restarts it, ends it.
+"""The streamer's side of the process of the sessions: starts it, reads from it, restarts it, ends it.
 
-Two threads. `wamp feed` writes what waits in the inbox; only this thread waits for a slow child. `wamp process` reads
-what the child sends, and starts another child after its end.
+Two threads. `wamp feed` writes what waits in the inbox (`feed`); only this thread waits for a slow child. `wamp process`
+reads what the child sends, and starts another child after its end.
 """
 
 import logging
@@ -10,7 +10,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from threading import Event, Thread
@@ -23,11 +23,11 @@ from ustreamer.core.base.log_limit import LIMITED, limited
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
-from ustreamer.uprotocol.wire import HeaderDecoder, HeaderEncoder
+from ustreamer.uprotocol.wire import HeaderDecoder
 from ustreamer_wamp.config import Place, WampConfig
 from ustreamer_wamp.process import frames
-from ustreamer_wamp.vehicle.batch import VehicleBatch, VehicleEvent, rate_entity
-from ustreamer_wamp.vehicle.mapping import Decode, pack_value
+from ustreamer_wamp.process.feed import STALL_S, Feed, Inbox
+from ustreamer_wamp.vehicle.batch import rate_entity
 from ustreamer_wamp.vehicle.patterns import Pattern, PatternSink
 
 log = logging.getLogger("ustreamer.wamp")
@@ -38,26 +38,18 @@ _CHILD: Final = "ustreamer_wamp.process.child"
 _BUFFER_BYTES: Final = 16_384
 """Of the socket: what is in it cannot be replaced by newer events."""
 _START_S: Final = 30.0
-_STALL_S: Final = 30.0
-"""A child that reads nothing for this time, or sends nothing for twice this time, is killed."""
 _CLOSE_S: Final = 10.0
 _FIRST_PAUSE_MS: Final = 250
 _MAX_PAUSE_MS: Final = 30_000
-_MAX_DECODERS: Final = 4096
 
 
-class StreamerSide(Protocol):
+class StreamerSide(Inbox, Protocol):
     """What the process needs of the endpoint."""
 
     @property
     def patterns(self) -> PatternSink: ...
 
-    @property
-    def decoder(self) -> Callable[[UUri], Decode | None]: ...
-
     def dispatch(self, message: UMessage) -> bool: ...
-
-    def next_batch(self) -> tuple[VehicleBatch, bool]: ...
 
     def on_process_change(self, up: bool) -> None: ...
 
@@ -65,12 +57,18 @@ class StreamerSide(Protocol):
 class SessionsProcess:
     """A `ustreamer_wamp.transport.SessionsPort` with the sessions in a child process."""
 
-    def __init__(self, config: WampConfig, place: Place, streamer: StreamerSide) -> None:
+    def __init__(
+        self,
+        config: WampConfig,
+        place: Place,
+        streamer: StreamerSide,
+        monotonic_ns: Callable[[], int],
+    ) -> None:
         self.urls: list[str] = []
         """The listening addresses, with the assigned port in place of 0."""
         self._config = config
         self._child_config = config
-        """The section that the child has. The thread `wamp feed` sends it another one."""
+        """The section that the child had at its start."""
         self._place = place
         self._streamer = streamer
         self._process: subprocess.Popen[bytes] | None = None
@@ -78,16 +76,13 @@ class SessionsProcess:
         self._reader = frames.reader_in_streamer(config)
         self._topics: Collection[UUri] = ()
         self._known_topics: OrderedDict[UUri, None] = OrderedDict()
-        self._control_frames: deque[frames.ToSessions] = deque()
-        self._has_work = Event()
         self._closing = Event()
         self._closed = False
         self._call_soon: Callable[[], None] | None = None
         self._threads: list[Thread] = []
-        self._encode_header = HeaderEncoder().encode
         self._decode_header = HeaderDecoder().decode
-        self._decoders: dict[UUri, Decode | None] = {}
         self._counts: Counter[str] = Counter()
+        self._feed = Feed(streamer, monotonic_ns, self._counts, self._kill)
         self._earlier_counts: Counter[str] = Counter()  # of children that have ended
         self._report = frames.Report({}, {})
 
@@ -97,23 +92,22 @@ class SessionsProcess:
         self._topics = topics
         self._start()
         self._streamer.on_process_change(True)
-        for name, run in (("wamp process", self._supervise), ("wamp feed", self._feed)):
+        for name, run in (("wamp process", self._supervise), ("wamp feed", self._feed.run)):
             thread = Thread(target=run, name=name, daemon=True)
             self._threads.append(thread)
             thread.start()
 
     def change_users(self, config: WampConfig) -> None:
         self._config = config
-        self._has_work.set()
+        self._feed.send_control(frames.ChangeUsers(frames.pack_config(config)))
 
     def stop_accepting(self) -> None:
-        self._control_frames.append(frames.StopAccepting())
-        self._has_work.set()
+        self._feed.send_control(frames.StopAccepting())
 
     def close(self) -> None:
         before = self._counts["events_no_subscriber"]
         self._closing.set()
-        self._has_work.set()
+        self._feed.close()
         for each in self._threads:
             each.join(_CLOSE_S / len(self._threads))
         if any(each.is_alive() for each in self._threads):  # the child does not read or does not end
@@ -126,7 +120,7 @@ class SessionsProcess:
             log.warning("wamp.events_lost", extra={"events": lost})
 
     def wake(self) -> bool:
-        self._has_work.set()
+        self._feed.wake()
         return not self._closed
 
     def run_soon(self, function: Callable[[], None]) -> None:
@@ -136,18 +130,16 @@ class SessionsProcess:
         known = self._known_topics
         if topic in known or topic.authority_name in self._place.serves:
             return
-        if len(self._control_frames) >= MAX_KNOWN_TOPICS:
+        if self._feed.waiting_control_frames >= MAX_KNOWN_TOPICS:
             return  # the child is slow; the topic is new at its next lookup
         if len(known) >= MAX_KNOWN_TOPICS:
             with suppress(KeyError):  # another thread was faster
                 known.popitem(last=False)
         known[topic] = None
-        self._control_frames.append(frames.SeenTopic(str(topic)))
-        self._has_work.set()
+        self._feed.send_control(frames.SeenTopic(str(topic)))
 
     def has_subscriber(self, entity: UUri) -> bool:
-        """The sessions of a child that has ended are gone."""
-        return self._socket is not None
+        return self._feed.is_attached
 
     @property
     def session_count(self) -> int:
@@ -167,7 +159,7 @@ class SessionsProcess:
         ours, theirs = socket.socketpair()
         for each in (ours, theirs):
             each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
-        ours.settimeout(_STALL_S)
+        ours.settimeout(STALL_S)
         try:
             with theirs:
                 self._process = subprocess.Popen(
@@ -187,7 +179,9 @@ class SessionsProcess:
             self._end_process()
             raise
         self._socket = ours
-        self._has_work.set()  # for a section that has changed during the start
+        self._feed.attach(ours)
+        if (config := self._config) is not self._child_config:  # it has changed during the start
+            self.change_users(config)
 
     def _exchange_first_frames(self, connected: socket.socket) -> None:
         # After a restart the same ports: clients come back to them.
@@ -202,7 +196,7 @@ class SessionsProcess:
             if not data:
                 raise UStatusError(UCode.UNAVAILABLE, "the process of the WAMP sessions ended at its start")
             self._reader.feed(data)
-        connected.settimeout(_STALL_S)
+        connected.settimeout(STALL_S)
         if isinstance(frame, frames.Failed):
             raise UStatusError(UCode.UNAVAILABLE, frame.reason)
         if not isinstance(frame, frames.Ready):
@@ -213,9 +207,8 @@ class SessionsProcess:
         """On the thread `wamp process`: read from the child, and start another one when it has ended."""
         while True:
             self._receive()
-            connected, self._socket = self._socket, None
-            if connected is not None:
-                connected.close()
+            self._socket = None
+            self._feed.detach()
             code = self._end_process()
             if self._closing.is_set():
                 return
@@ -260,76 +253,6 @@ class SessionsProcess:
         if process is not None:
             process.kill()
 
-    # --- to the child -------------------------------------------------------------------------------------------
-
-    def _feed(self) -> None:
-        """On the thread `wamp feed`: write what waits, until the streamer stops and nothing is left."""
-        while True:
-            self._has_work.wait()
-            self._has_work.clear()
-            closing = self._closing.is_set()
-            more = True
-            while more:
-                batch, more = self._streamer.next_batch()
-                self._send(batch)
-            if closing:
-                self._control_frames.append(frames.Close())
-                self._send(VehicleBatch((), {}, ()))
-                return
-
-    def _send(self, batch: VehicleBatch) -> None:
-        connected = self._socket
-        if connected is None:  # its sessions are gone
-            self._control_frames.clear()  # the next child gets the topics at its start
-            self._count_lost(batch)
-            return
-        found = [frames.pack(self._control_frames.popleft()) for _ in range(len(self._control_frames))]
-        config = self._config
-        if config is not self._child_config:
-            self._child_config = config
-            found.append(frames.pack(frames.ChangeUsers(frames.pack_config(config))))
-        found += [frames.pack(self._addressed_frame(each)) for each in batch.addressed]
-        found += [
-            frames.pack(frames.DroppedEvents(entity.ue_instance, str(topic), events))
-            for (entity, topic), events in batch.dropped.items()
-        ]
-        found += [frames.pack(self._event_frame(each)) for each in batch.events]
-        try:
-            connected.sendall(b"".join(found))
-        except TimeoutError:
-            log.warning("wamp.process_stalled", extra={"seconds": _STALL_S, **limited()})
-            self._count_lost(batch)
-            self._kill()
-        except OSError:  # the child has ended: the other thread detects it, too
-            self._count_lost(batch)
-
-    def _count_lost(self, batch: VehicleBatch) -> None:
-        """Count events for sessions that have ended with their child."""
-        self._counts["events_no_subscriber"] += len(batch.events) + sum(batch.dropped.values())
-
-    def _addressed_frame(self, message: UMessage) -> frames.Addressed:
-        return frames.Addressed(self._encode_header(message.id, message.attributes), message.payload)
-
-    def _event_frame(self, event: VehicleEvent) -> frames.Event:
-        entity, message, _ = event
-        decode = self._decoder_of(message.attributes.source)
-        value = pack_value(decode, message.payload) if decode is not None and message.payload else None
-        header = self._encode_header(message.id, message.attributes)
-        return frames.Event(entity.ue_instance, header, message.payload, value)
-
-    def _decoder_of(self, topic: UUri) -> Decode | None:
-        """The decoder of a plugin for a topic, asked for once."""
-        if topic not in self._decoders:
-            if len(self._decoders) >= _MAX_DECODERS:
-                self._decoders.clear()
-            try:
-                self._decoders[topic] = self._streamer.decoder(topic)
-            except Exception:  # an error of a plugin: show the payload undecoded
-                self._decoders[topic] = None
-                self._counts["decoder_errors"] += 1
-                log.exception("wamp.decoder_failed", extra={"topic": str(topic), **limited()})
-        return self._decoders[topic]
-
     # --- from the child -----------------------------------------------------------------------------------------
 
     def _receive(self) -> None:
@@ -346,7 +269,7 @@ class SessionsProcess:
                     data = connected.recv(65_536)
                 except TimeoutError:  # the first one may be that of a machine that stood still
                     if silent:
-                        log.warning("wamp.process_stalled", extra={"seconds": 2 * _STALL_S, **limited()})
+                        log.warning("wamp.process_stalled", extra={"seconds": 2 * STALL_S, **limited()})
                         self._kill()
                         return
                     silent = True

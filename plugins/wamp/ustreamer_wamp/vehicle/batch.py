@@ -2,6 +2,7 @@
 """Messages of the vehicle for the sessions, as they leave the inbox of the endpoint."""
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
 from ustreamer.uprotocol.umessage import UMessage
@@ -10,6 +11,7 @@ from ustreamer.uprotocol.uuri import UUri
 _ENTITY_TYPE: Final = 0x8001
 
 
+@lru_cache(maxsize=256)
 def rate_entity(authority: str, number: int) -> UUri:
     """The uEntity of a rate; number 0 is the plugin itself."""
     return UUri(authority, number << 16 | _ENTITY_TYPE, 1, 0)

@@ -6,7 +6,7 @@ Runs on the loop's thread, except `PatternDirectory`, which the router reads.
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -57,8 +57,8 @@ class SessionRate:
     def __init__(self, entity: UUri, period_ns: int) -> None:
         self.entity = entity
         self.period_ns = period_ns
-        self.sessions: dict[_Name, dict[JoinedSession, None]] = {}
-        """The sessions with a granted subscription."""
+        self.sessions: dict[_Name, dict[JoinedSession, Callable[[WampEvent], None]]] = {}
+        """The sessions with a granted subscription, and their `write_event`."""
         self.references: Counter[_Name] = Counter()
         """The number of these sessions, and of their pending requests."""
 
@@ -165,7 +165,7 @@ class VehicleBridge:
         before, holding.rate = holding.rate, rate
         if before is not None and before is not rate:
             del before.sessions[name][session]
-        rate.sessions.setdefault(name, {})[session] = None
+        rate.sessions.setdefault(name, {})[session] = session.frame_sink.write_event
         if before is not None:
             self._release(before, name)
 
@@ -274,8 +274,9 @@ class VehicleBridge:
 
     # --- messages from the vehicle --------------------------------------------------------------------------
 
-    def deliver_events(self, realm: Realm, batch: Iterable[VehicleEvent]) -> None:
+    def deliver_events(self, realm: Realm, batch: Sequence[VehicleEvent]) -> None:
         """Send each message to the sessions of its rate, which share its frames."""
+        comes_alone = len(batch) == 1
         event_cache: dict[UUID, tuple[Publication, dict[int, WampEvent]]] = {}
         for entity, message, value in batch:
             rate = self.rates.get(entity)
@@ -296,8 +297,12 @@ class VehicleBridge:
                 if event is None:
                     event = WampEvent(publication, subscription.id, subscription.match)
                     events[subscription.id] = event
-                for session in sessions:
-                    session.frame_sink.send_event(event)
+                if comes_alone:
+                    for write_event in sessions.values():
+                        write_event(event)
+                else:
+                    for session in sessions:
+                        session.frame_sink.send_event(event)
             if not wanted:  # unsubscribed while the message was queued
                 self._counts["events_no_subscriber"] += 1
 
@@ -357,7 +362,7 @@ def _exact(topic: UUri) -> _Name:
 
 def _holders(
     realm: Realm, rate: SessionRate, topic: str
-) -> Iterator[tuple[BrokerSubscription[JoinedSession], Iterable[JoinedSession]]]:
+) -> Iterator[tuple[BrokerSubscription[JoinedSession], Mapping[JoinedSession, Callable[[WampEvent], None]]]]:
     """The subscriptions that match a topic, each with its sessions at this rate."""
     for subscription in realm.broker.matching(topic):
         sessions = rate.sessions.get((subscription.topic, subscription.match))

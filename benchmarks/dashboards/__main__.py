@@ -23,6 +23,7 @@ from typing import Any, Final
 
 import msgspec
 
+from benchmarks.dashboards import TOPIC
 from benchmarks.harness import measure
 from benchmarks.harness.checkouts import CheckoutTestbed
 from benchmarks.harness.child_process import Child
@@ -31,7 +32,6 @@ from benchmarks.harness.testbed import CONFIG, Ports, Rig, Subject, free_ports
 from benchmarks.traffic import wire
 from benchmarks.traffic.wamp_clients import WampClient
 
-TOPIC: Final = f"up.{wire.ECU}.{wire.SERVICE:x}.0.{wire.MAJOR:x}.{wire.EVENT:x}"
 PAYLOAD: Final = 64
 CLIENT_PROCESSES: Final = 2
 _SETTLE_S: Final = 60.0
