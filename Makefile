@@ -63,7 +63,7 @@ pythons: ## the pure tests with each of PYTHONS (PYTHONS="python3.12 python3.13"
 	    env=build/pythons/$${python##*/}; \
 	    $$python -m venv $$env; \
 	    $$env/bin/python --version; \
-	    $$env/bin/python -m pip --disable-pip-version-check -q install -e '.[zenoh,cli,observe,uvloop,dev]' $(PLUGINS:%=-e ./%); \
+	    $$env/bin/python -m pip --disable-pip-version-check -q install -e '.[zenoh,cli,observe,dev]' $(PLUGINS:%=-e ./%); \
 	    $$env/bin/python -m pytest -q $$($$env/bin/python -c 'from tests.quick import PURE; print(*PURE)') $(ARGS); \
 	done
 
@@ -181,7 +181,7 @@ $(SPARK): $(RUN) $(PIPELINE)
 $(DEV): $(SPARK) $(KIT)
 	@echo 'installing what development needs'
 	@$(PIP) install -e ./tck
-	@$(PIP) install 'ustreamer[zenoh,cli,observe,uvloop,dev]' 'ustreamer-pipeline[connect,mcap,s3]'
+	@$(PIP) install 'ustreamer[zenoh,cli,observe,dev]' 'ustreamer-pipeline[connect,mcap,s3]'
 	@touch $@
 
 # A WAMP client that is not ours, for tests only: pinned, with the hash of each file, in package-lock.json. Nothing of it is

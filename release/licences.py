@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 OURS: Final = {
-    "ustreamer": {"zenoh", "cli", "observe", "uvloop", "arxml"},
+    "ustreamer": {"zenoh", "cli", "observe", "arxml"},
     "ustreamer-usubscription": set(),
     "ustreamer-throttle": set(),
     "ustreamer-recorder": set(),

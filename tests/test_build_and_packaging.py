@@ -112,7 +112,7 @@ def test_the_demo_installs_the_streamer_and_its_plugins_and_nothing_for_developm
     assert {".[zenoh,cli,observe]", *(f"./{plugin.relative_to(REPO)}" for plugin in PLUGINS)} <= arguments
     assert not any("dev" in re.findall(r"\w+", argument) for argument in arguments - {"/dev/null"})
     assert "./pipeline" not in arguments
-    assert {"ustreamer[zenoh,cli,observe,uvloop,dev]", "./pipeline"} <= installed_by("test")
+    assert {"ustreamer[zenoh,cli,observe,dev]", "./pipeline"} <= installed_by("test")
 
 
 def test_the_dependencies_of_the_demo_exclude_spark_and_development_tools() -> None:
