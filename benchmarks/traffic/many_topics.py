@@ -244,8 +244,9 @@ def run_zenoh_sink(
     if "subscribe" in options:
         subscriber.subscribe_all()
         subscriber.switch_in_background(counters)
+    # Not the change topics of uSubscription, which have the versions 3 and 4.
     samples = session.declare_subscriber(
-        f"up/{authority}/*/*/*/*/{{}}/{{}}/{{}}/{{}}/{{}}", FifoChannel(_CHANNEL)
+        f"up/{authority}/*/*/{wire.MAJOR:X}/*/{{}}/{{}}/{{}}/{{}}/{{}}", FifoChannel(_CHANNEL)
     )
 
     def recv() -> bytes:

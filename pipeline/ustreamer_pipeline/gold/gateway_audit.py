@@ -64,6 +64,11 @@ def dead_letter_topic(gateway: str) -> str:
     return f"up://{gateway}/4/1/8000"
 
 
+def change_topics(gateway: str) -> frozenset[str]:
+    """The topics of a gateway that also reach entities without a subscription, which only listen on a network."""
+    return frozenset(f"up://{gateway}/0/{version}/8000" for version in (3, 4))
+
+
 Rows = Mapping[str, npt.NDArray[Any]]
 
 
@@ -217,6 +222,7 @@ class _RunAudit:
         self._letters = np.array(sorted({row["seq"] for row in tables.dead_letters}), dtype=np.int64)
         self._leaps_ns = [row["time_ns"] for row in tables.leaps]
         self._own_letters = dead_letter_topic(gateway)
+        self._broadcast = change_topics(gateway)
         self._topics: dict[str, TopicSubscribers] = {}
         self._multicast: dict[str, bool] = {}
         self._stretches: dict[_Stretch, _Example] = {}
@@ -412,6 +418,8 @@ class _RunAudit:
         allowed: set[int] = set()
         for periods in self._subscribers(stretch.source).between(stretch.first, stretch.last):
             allowed |= self._periods_of_target(periods, stretch.target)
+        if subscriber is None and stretch.source in self._broadcast:
+            allowed.add(0)
         if not allowed:
             self._add("subscribed", example, subject, "a subscription", f"none, {example.rows} messages")
         elif stretch.period_ns not in allowed:

@@ -30,7 +30,7 @@ def main() -> None:
     config.insert_json5("connect/timeout_ms", "-1")
     session = zenoh.open(config)
     if mode == "client":
-        session.declare_subscriber("up/*/*/*/*/*/{}/{}/{}/{}/{}", write_payload)
+        session.declare_subscriber("up/*/*/*/1/*/{}/{}/{}/{}/{}", write_payload)
         wait_declared(session)
     os.write(1, b"READY\n")
     signal.sigwait({signal.SIGTERM})

@@ -42,7 +42,9 @@ class SteppedClock:
 
 def wait(ms: int) -> None:
     """The streamer stops for this time. The kernel reads the real clock, so the time must pass."""
-    time.sleep(ms / 1000)
+    end_ns = time.monotonic_ns() + ms * MS
+    while (left_ns := end_ns - time.monotonic_ns()) > 0:
+        time.sleep(left_ns / 1e9)
 
 
 class SentAt(NamedTuple):
