@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """The change topics of redundant streamers: each reaches every network once, also with a subscriber at the peer."""
 
+import itertools
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.multi_streamer.zenoh_networks import FAR_AUTHORITIES, ZenohNetworks, launch_side_by_side
 from tests.e2e.rigs import wire
-from tests.e2e.rigs.entities import SUBSCRIPTION_CHANGE, ZenohEntity, eventually
+from tests.e2e.rigs.entities import DEADLINE_S, SUBSCRIPTION_CHANGE, ZenohEntity, eventually
 from tests.e2e.rigs.wire import Uri
+from tests.waiting import wait_until
 
 NEAR_USUBSCRIPTION, FAR_USUBSCRIPTION = Uri("g1", 0, 3), Uri("g2", 0, 3)
 CHANNEL = NEAR_USUBSCRIPTION.at(SUBSCRIPTION_CHANGE)
@@ -28,9 +30,13 @@ def changes(entity: ZenohEntity, topic: Uri) -> list[wire.Id]:
     return [each.head.id for each in entity.events(CHANNEL) if each.payload.startswith(about)]
 
 
-def wait_changes(listeners: Sequence[ZenohEntity], topics: Sequence[Uri]) -> None:
+def wait_changes(
+    listeners: Sequence[ZenohEntity], topics: Sequence[Uri], within_s: float = DEADLINE_S
+) -> None:
     """Wait until each listener has a change of each topic."""
-    eventually(lambda: all(changes(each, topic) for each in listeners for topic in topics), True)
+    wait_until(
+        lambda: all(changes(each, topic) for each in listeners for topic in topics), "the changes", within_s
+    )
 
 
 # [itest->req~usubscription-change-topic~1]
@@ -45,9 +51,18 @@ def test_through_two_redundant_streamers_each_change_arrives_once_on_each_networ
         listeners = [app, nets.connect_entity("two", FAR_AUTHORITIES[0])]
         if also_at_the_peer:
             subscribe(listeners[1], FAR_USUBSCRIPTION, CHANNEL)
-        probe = app.address.at(0x8FFF)
-        subscribe(app, NEAR_USUBSCRIPTION, probe)
-        wait_changes(listeners, [probe])
+        probes = (app.address.at(0xA000 + number) for number in itertools.count())
+
+        def has_arrived() -> bool:
+            """A change is lost on a network whose listeners the streamers do not know yet."""
+            probe = next(probes)
+            subscribe(app, NEAR_USUBSCRIPTION, probe)
+            with suppress(AssertionError):
+                wait_changes(listeners, [probe], within_s=0.5)
+                return True
+            return False
+
+        eventually(has_arrived, True)
         topics = [app.address.at(0x8001 + number) for number in range(CHANGES)]
         for topic in topics:
             subscribe(app, NEAR_USUBSCRIPTION, topic)
