@@ -7,7 +7,7 @@ A send refused with UNAVAILABLE pauses the queue of its subscriber, or the share
 with RouteUnavailable blocks the messages of its stream. All other messages continue. Blocked messages are retried when
 the transport reports their route open, or after a retry delay. A Request from another endpoint becomes a dead letter
 once the transport is sure that no receiver exists (`RouteUnavailable.absent_from_ns`). A message for an ended
-subscriber (SubscriberEnded) gets the verdict NO_SUBSCRIBER, as does a broadcast whose listeners have gone.
+subscriber (SubscriberEnded) gets the verdict NO_SUBSCRIBER, as does a broadcast that is refused.
 """
 
 import logging
@@ -47,8 +47,8 @@ class _DeliveryPaused(RouteUnavailable):
         super().__init__(delivery, f"the dispatch of {delivery.topic} is stopped by its subscribers")
 
 
-class _ListenersGone(SubscriberEnded):
-    """No listener of a broadcast is reachable."""
+class _RefusedBroadcast(SubscriberEnded):
+    """A broadcast that is not tried again: its verdict is NO_SUBSCRIBER, whatever the reason."""
 
     def __init__(self, text: str) -> None:
         super(SubscriberEnded, self).__init__(UCode.NOT_FOUND, text)
@@ -382,11 +382,11 @@ class SendWorker:
         if not isinstance(error, UStatusError):
             self._log_error(error)
             error = UStatusError(UCode.INTERNAL, f"endpoint {self.name!r}: {safe_str(error)}")
-        if delivery.broadcast and not self._may_return(error):
-            return _ListenersGone(f"no listener of {delivery.topic}: {error.message}")
+        if delivery.broadcast and not self._is_retried_broadcast(error):
+            return _RefusedBroadcast(f"broadcast of {delivery.topic} was not sent: {error.message}")
         return error
 
-    def _may_return(self, refusal: UStatusError) -> bool:
+    def _is_retried_broadcast(self, refusal: UStatusError) -> bool:
         """Whether a refused broadcast is tried again, because a listener of its route is expected."""
         if not isinstance(refusal, RouteUnavailable) or self._no_retry_status is not None:
             return False
