@@ -7,6 +7,7 @@ import select
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +17,8 @@ from tests.waiting import wait_until
 from ustreamer.host.cli.completion import bash_script, manual_page, parsers_below, zsh_script
 from ustreamer.host.cli.main import parser
 
+_TRIES: Final = 15
+_TRY_S: Final = 4.0
 _COMPLETE = """
 source "$1"; shift
 COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1))
@@ -75,21 +78,27 @@ class Zsh:
         )
         os.close(other)
         self._seen = ""
+        self._answers = 0
         setup = f"PS1=; stty cols 4000 rows 200; autoload -Uz compinit; compinit -u -D; source {script}; unsetopt beep"
         self.answer_to(f"{setup}; LISTMAX=1000\n")
 
     def answer_to(self, keys: str) -> str:
         """Type `keys`, then clear the line. Returns what zsh has written meanwhile."""
         self._seen = ""
-        # \x15 deletes the line. The echo of the command has the quotes, its output has not.
-        os.write(self._terminal, f"{keys}\x15print EN''D\n".encode())
-        wait_until(self._ended, "the end of the answer")
-        return self._seen
+        self._answers += 1
+        os.write(self._terminal, keys.encode())
+        for _ in range(_TRIES):  # zsh may drop what is typed while it makes a list
+            # \x15 deletes the line. The echo of the command has the quotes, its output has not.
+            os.write(self._terminal, f"\x15print EN''D{self._answers}.\n".encode())
+            with suppress(AssertionError):
+                wait_until(self._ended, within_s=_TRY_S)
+                return self._seen
+        raise AssertionError(f"no end of the answer to {keys!r}: {self._seen!r}")
 
     def _ended(self) -> bool:
         if select.select([self._terminal], [], [], 0)[0]:
             self._seen += os.read(self._terminal, 65_536).decode(errors="replace")
-        return "END" in self._seen
+        return f"END{self._answers}." in self._seen
 
     def stop(self) -> None:
         self._process.kill()
