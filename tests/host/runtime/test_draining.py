@@ -3,6 +3,7 @@
 
 import threading
 import time
+from collections.abc import Collection
 
 import pytest
 
@@ -22,7 +23,7 @@ from tests.host.streamer_bench import (
 )
 from tests.host.waiting import DEADLINE_S, eventually
 from ustreamer.core.delivery.ledger import EMPTY_LEDGER, LedgerSnapshot
-from ustreamer.hooks import PluginContext
+from ustreamer.hooks import PluginContext, hookimpl
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.host.runtime.draining import drain, stop_summary
 from ustreamer.host.storage.dead_letter_store import DIRECTORY, read_letters
@@ -97,6 +98,31 @@ def test_sent_messages_that_may_not_have_arrived_are_dead_letters(bench: Bench) 
         (message.id, "chassis", "app", 1) for message in [*sent[2:4], call]
     ]
     assert {each.reason for _, each in letters} == {"sent to endpoint 'chassis', but it may not have arrived"}
+
+
+class Changes:
+    """Has a topic that needs no subscription."""
+
+    Config = NoConfig
+
+    def __init__(self, config: NoConfig, context: PluginContext) -> None:
+        pass
+
+    @hookimpl
+    def ustreamer_broadcast_topics(self) -> Collection[UUri]:
+        return [TOPIC]
+
+
+def test_broadcasts_that_may_not_have_arrived_are_no_dead_letters(bench: Bench) -> None:
+    """Nobody subscribed them. Another topic, which has no subscriber any more, is reported as ever."""
+    streamer = bench.started(fake("chassis", "chassis"), extra={"changes": Changes})
+    assert streamer.dispatcher.router.broadcast_endpoints(TOPIC) == ("chassis",)
+    other = publish(new_id(), TOPIC.with_resource(0x8002))
+    link(streamer, "chassis").unconfirmed = Unconfirmed([publish(new_id(), TOPIC), other])
+    assert streamer.stop(DEADLINE_S) == 0
+    assert streamer.unconfirmed == 1
+    letters = list(read_letters(streamer.context.state_dir / DIRECTORY))
+    assert [each.message.id for _, each in letters] == [other.id]
 
 
 def test_a_stop_ends_transports_when_nothing_waits_and_closes_them_later(bench: Bench) -> None:

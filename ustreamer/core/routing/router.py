@@ -220,6 +220,15 @@ class Router:
         """The multicast domains that a topic of the streamer's own is published to without a subscription."""
         return self._broadcast_endpoints.get(topic, ())
 
+    def is_broadcast(self, endpoint: str, attributes: UAttributes) -> bool:
+        """Whether a message went to this endpoint for listeners only, without a subscriber there."""
+        topic = attributes.source
+        return (
+            attributes.type is UMessageType.PUBLISH
+            and endpoint in self.broadcast_endpoints(topic)
+            and Target(endpoint, broadcast=True) in self.subscribed_targets(SELF, topic)
+        )
+
     def _endpoints_for_broadcast(self, topic: UUri) -> tuple[str, ...]:
         found = list[str]()
         for name, unicast in self._unicast.items():

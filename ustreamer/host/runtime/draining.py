@@ -104,11 +104,13 @@ def reclaim_unconfirmed(
     """End the transports and take back what may not have arrived: to the disk of a durable queue, else as dead letters.
 
     Returns the number of messages that are not on disk. Those that the transport kept become dead letters instead of
-    delivered. The `forgotten` ones stay delivered.
+    delivered. The `forgotten` ones stay delivered, and so do broadcasts without a subscriber.
     """
     lost = 0
     for name, transport in transports.items():
-        messages, forgotten = transport.finish()
+        sent, forgotten = transport.finish()
+        # A change that nobody subscribed behind this endpoint is owed to no one.
+        messages = [each for each in sent if not dispatcher.router.is_broadcast(name, each.attributes)]
         status = UStatus(UCode.UNAVAILABLE, f"sent to endpoint {name!r}, but it may not have arrived")
         queue = queues[name]
         # Without messages too: then the queue deletes what it kept on disk.
