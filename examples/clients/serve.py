@@ -3,6 +3,7 @@
 
 import asyncio
 import sys
+from contextlib import suppress
 
 from up_python_zenoh import UpPythonTransport, client_config
 from uprotocol.communication.requesthandler import RequestHandler
@@ -47,4 +48,5 @@ async def main(locator: str, authority: str) -> None:
             await asyncio.sleep(0.1)
 
 
-asyncio.run(main(*sys.argv[1:]))
+with suppress(KeyboardInterrupt):
+    asyncio.run(main(*sys.argv[1:]))

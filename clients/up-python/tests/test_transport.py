@@ -188,6 +188,62 @@ async def test_a_failing_listener_gets_the_next_message(
     assert "on_receive failed" in caplog.text
 
 
+async def test_a_cancelled_listener_gets_the_next_message(
+    near: UpPythonTransport, far: UpPythonTransport, caplog: pytest.LogCaptureFixture
+) -> None:
+    class AwaitsCancelled(Collected):
+        async def on_receive(self, umsg: UMessage) -> None:
+            if not self.called.is_set():
+                self.called.set()
+                cancelled = asyncio.get_running_loop().create_future()
+                cancelled.cancel()
+                await cancelled
+            await super().on_receive(umsg)
+
+    listener = AwaitsCancelled()
+    await far.register_listener(TOPIC, listener)
+    await send(near, publication(1))
+    await send(near, publication(2))
+    assert [each.payload for each in await listener.wait()] == [b"2"]
+    assert "awaited something that was cancelled" in caplog.text
+
+
+def test_the_end_of_the_loop_ends_a_running_call() -> None:
+    async def main() -> None:
+        listener = Collected()
+        listener.gate.clear()
+        inbox = ListenerInbox(listener, 10, lambda: None)
+        inbox.put(publication(1))
+        await asyncio.wait_for(listener.called.wait(), DEADLINE_S)
+
+    asyncio.run(asyncio.wait_for(main(), DEADLINE_S))
+
+
+async def test_a_listener_that_ignores_its_end_delays_the_close_for_a_bounded_time(
+    near: UpPythonTransport,
+    far: UpPythonTransport,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("up_python_zenoh.inbox.CLOSE_S", 0.05)
+
+    class Stubborn(Collected):
+        async def on_receive(self, umsg: UMessage) -> None:
+            try:
+                await super().on_receive(umsg)
+            except asyncio.CancelledError:
+                await self.gate.wait()
+
+    listener = Stubborn()
+    listener.gate.clear()
+    await far.register_listener(TOPIC, listener)
+    await send(near, publication(1))
+    await asyncio.wait_for(listener.called.wait(), DEADLINE_S)
+    await asyncio.wait_for(far.close(), DEADLINE_S)
+    assert "goes on after it was cancelled" in caplog.text
+    listener.gate.set()
+
+
 async def test_a_slow_listener_has_a_bound_and_stops_no_other(locator: str, near: UpPythonTransport) -> None:
     async with await UpPythonTransport.open(FAR, client_config(locator), max_waiting=3) as far:
         slow, fast = Collected(), Collected()
@@ -229,7 +285,12 @@ async def test_what_can_be_no_message_is_not_sent(near: UpPythonTransport) -> No
     ).build()
     low = UMessageBuilder.request(NEAR, METHOD, 100).build()
     low.attributes.priority = UPriority.UPRIORITY_CS1
-    for each in (UMessage(), pattern, slash, low):
+    foreign = [UMessageBuilder.publish(TOPIC).build() for _ in range(4)]
+    for each, (name, number) in zip(
+        foreign, [("type", 99), ("priority", -1), ("priority", 99), ("type", -1)], strict=True
+    ):
+        setattr(each.attributes, name, number)
+    for each in (UMessage(), pattern, slash, low, *foreign):
         assert (await near.send(each)).code == UCode.INVALID_ARGUMENT
     wide = UUri(authority_name="near", ue_id=1, ue_version_major=0x100)
     assert (await near.register_listener(wide, Collected())).code == UCode.INVALID_ARGUMENT

@@ -12,6 +12,7 @@ from uprotocol.transport.ulistener import UListener
 from uprotocol.transport.validator.uattributesvalidator import UAttributesValidator
 from uprotocol.v1.umessage_pb2 import UMessage
 
+CLOSE_S: Final = 5.0
 _LOG: Final = logging.getLogger("up_python_zenoh")
 
 
@@ -57,14 +58,24 @@ class ListenerInbox:
     async def _call(self, message: UMessage) -> None:
         try:
             await self._listener.on_receive(message)
-        except Exception:  # noqa: BLE001  # foreign code: reported, and the next message is delivered
+        # Foreign code: reported, and the next message is delivered.
+        except asyncio.CancelledError:
+            if self._task.cancelling():  # by `close`, or at the end of the loop
+                raise
+            _LOG.exception("listener %r: on_receive awaited something that was cancelled", self._listener)
+        except Exception:  # noqa: BLE001
             _LOG.exception("listener %r: on_receive failed", self._listener)
 
     async def close(self) -> None:
-        """No call starts after the return. A running call is cancelled, unless the listener itself closes its inbox."""
+        """No call starts after the return. A running call is cancelled, unless the listener itself closes its inbox.
+
+        It waits for a call that ignores this for `CLOSE_S`, and then logs it.
+        """
         self._closed = True
         self._waiting.clear()
         self._wake.set()
         if self._task is not asyncio.current_task():
             self._task.cancel()
-            await asyncio.wait([self._task])
+            _, running = await asyncio.wait([self._task], timeout=CLOSE_S)
+            if running:
+                _LOG.error("listener %r: on_receive goes on after it was cancelled", self._listener)

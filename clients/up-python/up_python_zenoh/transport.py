@@ -114,9 +114,9 @@ class UpPythonTransport(UTransport):
         Else INVALID_ARGUMENT, or UNAVAILABLE if no Zenoh node is connected. An empty authority becomes that of the
         source of this transport.
         """
-        checked = UAttributesValidator.get_validator(message.attributes).validate(message.attributes)
-        if checked.is_failure():
-            return UStatus(code=UCode.INVALID_ARGUMENT, message=checked.get_message())
+        wrong = _mistake_in(message.attributes)
+        if wrong:
+            return UStatus(code=UCode.INVALID_ARGUMENT, message=wrong)
         attributes = UAttributes()
         attributes.CopyFrom(message.attributes)
         _fill_authorities(attributes, self._source.authority_name, self._source.authority_name)
@@ -225,6 +225,17 @@ def _undeclare(subscriber: "zenoh.Subscriber[None]") -> UStatus:
     return UStatus(code=UCode.OK)
 
 
+def _mistake_in(attributes: UAttributes) -> str:
+    """What is wrong by the rules of the type of a message; empty if it is valid."""
+    # up-python's validators raise for numbers that are not in an enumeration.
+    if attributes.type not in UMessageType.values():
+        return f"type {attributes.type}: expected one of {UMessageType.keys()}"
+    if attributes.priority not in _PRIORITIES:
+        return f"priority {attributes.priority}: expected one of {UPriority.keys()}"
+    checked = UAttributesValidator.get_validator(attributes).validate(attributes)
+    return str(checked.get_message()) if checked.is_failure() else ""
+
+
 def _sink_of(attributes: UAttributes) -> UUri | None:
     """The sink, of which a publication has none."""
     return None if attributes.type == UMessageType.UMESSAGE_TYPE_PUBLISH else attributes.sink
@@ -253,6 +264,6 @@ def _decoded(key: str, attachment: bytes, payload: bytes) -> UMessage | None:
     except (DecodeError, WrongAddress):
         return None
     attributes.priority = attributes.priority or UPriority.UPRIORITY_CS1  # the default of up-spec
-    if UAttributesValidator.get_validator(attributes).validate(attributes).is_failure():
+    if _mistake_in(attributes):
         return None
     return UMessage(attributes=attributes, payload=payload or None)
