@@ -30,7 +30,7 @@ from benchmarks.harness.checkouts import CheckoutTestbed, start_code
 from benchmarks.harness.child_process import Child, ChildError
 from benchmarks.harness.measure import Load, at_pace, at_saturation
 from benchmarks.harness.testbed import Direction, Ports, Rig, Subject, free_ports
-from benchmarks.traffic import sockets
+from benchmarks.traffic import sockets, wire
 from benchmarks.traffic.models import MODELS
 
 _PACED: Final = 1_500  # messages of a round
@@ -172,6 +172,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=0.3, help="of a round at saturation")
     parser.add_argument("--hz", type=float, help=f"rounds of {_PACED} messages at this pace instead")
     options = parser.parse_args(argv)
+    limits = {
+        "rounds": (1, 10_000),
+        "payload": (wire.TAIL.size, 60_000),
+        "seconds": (0.01, 3_600),
+        "hz": (1, 1e6),
+    }
+    for name, (least, most) in limits.items():
+        found = getattr(options, name)
+        if found is not None and not least <= found <= most:
+            parser.error(f"--{name} {found}: expected {least} to {most:g}")
     for tree in options.trees:
         try:
             start_code(tree)

@@ -87,6 +87,25 @@ def test_the_second_tree_has_more_features_in_a_valid_configuration(
     assert all(len(each["access"]) == 2 for each in after["endpoints"].values())
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--rounds 0",
+        "--rounds -3",
+        "--hz 0",
+        "--hz -5",
+        "--hz nan",
+        "--payload -1",
+        "--payload 70000",
+        "--seconds 0",
+    ],
+)
+def test_a_number_out_of_range_is_named(options: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main([str(ROOT), str(ROOT), *options.split()])
+    assert f"error: {options}" in capsys.readouterr().err
+
+
 def test_a_tree_without_a_streamer_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main([str(ROOT), str(tmp_path), "--direction", "zenoh-zenoh", "--rounds", "1"])
