@@ -85,14 +85,17 @@ class DurableScenario:
     def start_subscribed(self) -> StreamerProcess:
         """Let an application subscribe and leave, and start the streamer again.
 
-        On a busy machine the streamer may detect the end of the application so late that it looks like a kill. Then a
-        durable endpoint keeps the answers to the application on disk, next to the events.
+        On a busy machine the streamer may detect the end of the application so late that it looks like a kill. A
+        durable endpoint would keep the answers to the application on disk, next to the events. So this run has none.
         """
+        durable_config = self._file.read_text(encoding="utf-8")
+        self._file.write_text(durable_config.replace("durable = true", "durable = false"), encoding="utf-8")
         first = self.start()
         with ZenohEntity(self.ports.backbone, "hpc.vin1") as app:
             app.subscribe(TOPIC)
         first.stderr.wait_one(lambda line: "link_down" in line)
         first.stop()
+        self._file.write_text(durable_config, encoding="utf-8")
         return self.start()
 
     def queue_counts(self) -> dict[str, int]:
