@@ -109,7 +109,7 @@ def reclaim_unconfirmed(
     lost = 0
     for name, transport in transports.items():
         sent, forgotten = transport.finish()
-        # A change that nobody subscribed behind this endpoint is owed to no one.
+        # A change without a subscriber behind this endpoint was for listeners only.
         messages = [each for each in sent if not dispatcher.router.is_broadcast(name, each.attributes)]
         status = UStatus(UCode.UNAVAILABLE, f"sent to endpoint {name!r}, but it may not have arrived")
         queue = queues[name]
