@@ -20,7 +20,7 @@ from ustreamer_throttle.gate import (
     Gate,
     Sampler,
 )
-from ustreamer_throttle.pacer import MAX_WAITING_BYTES, Pacer
+from ustreamer_throttle.pacer import LATE_TIMER_NS, MAX_WAITING_BYTES, Pacer
 
 from ustreamer.core.routing.subscriptions import period_of
 
@@ -51,6 +51,11 @@ class Stalls(NamedTuple):
         stalled = ((now, now % every > every - length) for now in times)
         return [Message(now, (now // every + 1) * every if waits else now) for now, waits in stalled]
 
+    def lateness(self, due: int) -> int:
+        """Of a timer, if it is the process that is stopped and not the network."""
+        every, length = self.every_ms * MS, self.length_ms * MS
+        return every - due % every if due % every > every - length else 0
+
 
 NEVER = Stalls(1_000, 0)
 STALLS = [Stalls(300, 60), Stalls(500, 35), Stalls(1_000, 90)]
@@ -71,8 +76,9 @@ class Receiver:
         gate: Gate,
         *,
         latest: bool = False,
-        timer_lateness: Callable[[], int] = lambda: 0,
+        timer_lateness: Callable[[int], int] = lambda due: 0,
     ) -> None:
+        """`timer_lateness` has the time at which a timer is due, and returns by how much later it fires."""
         self.gate, self.pacer = gate, Pacer[int](gate)
         self.sampler = Sampler[int](gate) if latest else None
         self.left: list[tuple[int, int]] = []  # (time, number of the message)
@@ -122,7 +128,7 @@ class Receiver:
         if not due:
             self._timer = None
         elif self._timer is None or min(due) < self._timer:
-            self._timer = min(due) + self._lateness() if min(due) > now else now
+            self._timer = min(due) + self._lateness(min(due)) if min(due) > now else now
 
 
 def burst(times: list[int], period: int) -> Fraction:
@@ -165,7 +171,7 @@ def test_a_stalling_network_costs_no_messages_and_makes_no_burst(
     receiver = Receiver(
         Gate(period_of(limit), DEFAULT_TOLERANCE, MAX_DELAY),
         latest=latest,
-        timer_lateness=lambda: int(rng.expovariate(1 / (0.2 * MS))),
+        timer_lateness=lambda due: int(rng.expovariate(1 / (0.2 * MS))),
     )
     assert 0.995 <= share(receiver, messages, hz, limit) <= 1.005
     assert burst([now for now, _ in receiver.left], period_of(limit)) <= 2.5
@@ -218,6 +224,39 @@ def test_a_delay_after_one_stall_ends() -> None:
     assert 4 <= len(messages) - len(receiver.left) <= 6
     missing = sorted(set(range(len(messages))) - {number for _, number in receiver.left})
     assert min(later - earlier for earlier, later in pairwise(missing)) >= DELAYED_MESSAGES
+
+
+@pytest.mark.parametrize(
+    ("hz", "limit", "least"),
+    [(100, 100, 0.84), (100, 77, 0.83), (100, 40, 0.92), (90, 100, 0.93), (75, 100, 1.0)],
+)
+def test_a_process_that_stops_again_and_again_delays_no_message_for_long(
+    hz: float, limit: float, least: float
+) -> None:
+    """It sends for 0.24 s of each 0.3 s, and the limit permits no catching up. By arrival it is 0.80 to 0.83, or 0.91
+    with a limit of 40 Hz.
+    """
+    stops = Stalls(300, 60)
+    receiver = Receiver(Gate(period_of(limit), DEFAULT_TOLERANCE, MAX_DELAY), timer_lateness=stops.lateness)
+    found = share(receiver, stops.arrivals(publication_times(hz, 0.01, seed=8)), hz, limit)
+    assert least <= found <= 1.005
+    assert max(receiver.waits) <= MAX_DELAY + LATE_TIMER_NS + stops.length_ms * MS
+    assert burst([now for now, _ in receiver.left], period_of(limit)) <= 2.5
+
+
+def test_a_delay_after_some_stops_of_the_process_ends() -> None:
+    stops = Stalls(300, 60)
+    receiver = Receiver(
+        Gate(period_of(100), DEFAULT_TOLERANCE, MAX_DELAY),
+        timer_lateness=lambda due: stops.lateness(due) if due < 3 * SECOND else 0,
+    )
+    times = publication_times(100, 0.01, seed=8, seconds=60)
+    stopped = stops.arrivals([now for now in times if now < 3 * SECOND])
+    messages = stopped + NEVER.arrivals(times[len(stopped) :])
+    receiver.offer_all(messages)
+    assert max(receiver.waits) > 60 * MS
+    assert max(receiver.waits[-100:]) <= LATE_TIMER_NS
+    assert len(messages) - len(receiver.left) <= 50
 
 
 # --- clocks that step or lie ------------------------------------------------------------------------------------------
@@ -317,7 +356,7 @@ def test_whatever_the_ids_and_timers_no_window_exceeds_the_bound_and_order_is_ke
 ) -> None:
     lateness = iter(event.lateness * period // 100 for event in events * 2)
     receiver = Receiver(
-        Gate(period, tolerance, max_delay), latest=latest, timer_lateness=lambda: next(lateness, 0)
+        Gate(period, tolerance, max_delay), latest=latest, timer_lateness=lambda due: next(lateness, 0)
     )
     now, messages = 10 * SECOND, []
     for event in events:
@@ -370,8 +409,8 @@ def test_a_change_of_the_limit_during_a_bunch_keeps_the_bound(changes: list[tupl
 # --- bounds -----------------------------------------------------------------------------------------------------------
 
 
-def paced() -> Pacer[str]:
-    gate = Gate(10 * MS, DEFAULT_TOLERANCE, MAX_DELAY)
+def paced(max_delay: int = MAX_DELAY_NS, period: int = 10 * MS) -> Pacer[str]:
+    gate = Gate(period, DEFAULT_TOLERANCE, max_delay)
     pacer = Pacer[str](gate)
     assert gate.admit(SECOND, Message(SECOND, 0).msb)
     assert pacer.offer("before the stall", 0, SECOND)
@@ -392,9 +431,15 @@ def test_waiting_messages_have_a_bound_in_bytes_but_for_a_single_one() -> None:
     assert [pacer.offer(size, len(size), now) for size in ("x" * MAX_WAITING_BYTES, "y")] == [False, None]
 
 
-def test_waiting_messages_have_a_bound_in_number() -> None:
-    pacer, now = paced(), SECOND + 60 * MS
-    assert [pacer.offer("message", 1, now) for _ in range(MAX_WAITING + 1)] == [False] * MAX_WAITING + [None]
+@pytest.mark.parametrize(
+    ("max_delay", "period", "waiting"),
+    [(MAX_DELAY, 10 * MS, 12), (MAX_DELAY_NS, 10 * MS, 102), (MAX_DELAY_NS, MS, MAX_WAITING)],
+)
+def test_waiting_messages_have_a_bound_in_time_and_number(max_delay: int, period: int, waiting: int) -> None:
+    """12 messages of 10 ms are the delay and 20 ms for late timers."""
+    pacer, now = paced(max_delay, period), SECOND + 60 * MS
+    offers = [pacer.offer("message", 1, now) for _ in range(waiting + 1)]
+    assert offers == [False] * waiting + [None]
 
 
 def test_a_gate_rejects_a_delay_out_of_range() -> None:

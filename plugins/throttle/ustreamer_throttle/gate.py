@@ -148,6 +148,15 @@ class Gate:
         """When the next message would pass; before the first message, long ago."""
         return self._due + self._early + self._lag
 
+    @property
+    def period_ns(self) -> int:
+        return self._period
+
+    @property
+    def max_wait_ns(self) -> int:
+        """The longest wait of a message that passed."""
+        return min(self._max_delay, MAX_WAITING * self._period)
+
     def admit(self, now_ns: int, msb: int = 0) -> bool:
         """Whether the message that arrives now passes. A passed message moves the due time.
 
@@ -238,7 +247,7 @@ class Gate:
         leaves_ns = max(now_ns, departure_gate.due_ns)
         if leaves_ns == now_ns:
             self._delayed = 0
-        elif leaves_ns - now_ns > min(self._max_delay, MAX_WAITING * self._period):
+        elif leaves_ns - now_ns > self.max_wait_ns:
             return False
         else:
             self._delayed += 1
