@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from ustreamer.core.dispatch.explain import Explanation, explain, rate_text
+from ustreamer.core.dispatch.explain import Explanation, Step, explain, rate_text
 from ustreamer.core.routing.access import AccessPolicy, AccessRule
 from ustreamer.core.routing.forwarding import ForwardAll, ForwardingRole, Target
 from ustreamer.core.routing.router import SELF
@@ -72,6 +72,14 @@ def test_the_listeners_of_a_broadcast_topic_are_explained(build: "type[World]") 
     assert steps(found)[-1] == ("listeners", True)
     assert "'backbone'" in found.steps[-1].text
     assert found.targets == (Target("backbone", broadcast=True),)
+
+
+def test_a_network_without_the_broadcast_is_explained(build: "type[World]") -> None:
+    access = {"backbone": AccessPolicy("backbone", [AccessRule(allow=False)])}
+    found = explained(build(broadcast_topics=[CHANGES], access=access), SELF, publish(ID, CHANGES).attributes)
+    text = "a listener behind 'backbone' does not get it: endpoints.backbone.access[0] denies it"
+    assert found.steps[-1] == Step("listeners", passed=False, text=text)
+    assert (found.verdict, found.targets) == ("no_subscriber", ())
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,9 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from ustreamer.core.dispatch.explain import Explanation
+from ustreamer.core.dispatch.explain import Explanation, Step
 from ustreamer.core.routing.forwarding import Target
+from ustreamer.core.routing.router import SELF
 from ustreamer.host.diagnosis.diagnosis import Diagnosis, diagnose, paragraph
 from ustreamer.host.diagnosis.evidence import EndpointEvidence, Evidence
 from ustreamer.host.diagnosis.findings import (
@@ -77,6 +78,17 @@ def test_similar_addresses_differ_in_one_part_as_by_a_typing_error() -> None:
     assert not is_similar(TOPIC, UUri("hpc", 0x1234, 1, 0x8001))
 
 
+def test_a_topic_for_listeners_needs_no_subscriber_and_no_publisher() -> None:
+    steps = (
+        Step("listeners", passed=True, text="each listener behind 'inside' gets it without a subscription"),
+        Step("listeners", passed=False, text="a listener behind 'cloud' does not get it: a rule denies it"),
+    )
+    explanation = Explanation(SELF, steps, "delivered", (Target("inside", broadcast=True),))
+    [found] = topic_findings(evidence(running=True, home=SELF, explanations=(explanation,)))
+    assert found.cause == HEALTHY
+    assert found.text.endswith(f"It has no subscriber. It needs none: {steps[0].text}; {steps[1].text}.")
+
+
 def test_words_of_numbers_and_lists() -> None:
     assert (messages_wait(1), messages_wait(2)) == ("1 message waits", "2 messages wait")
     assert listed("abcde") == "a, b, c and 2 more"
@@ -119,7 +131,7 @@ def test_without_a_problem_the_answer_is_healthy() -> None:
     decided = Explanation("inside", (), "delivered", (Target("outside"),))
     [found] = topic_findings(evidence(explanations=(decided,)))
     assert found.cause == HEALTHY
-    assert "1 targets by the configuration" in found.text
+    assert "1 target by the configuration" in found.text
 
 
 def test_a_changed_file_comes_first_where_it_may_be_the_cause() -> None:

@@ -92,7 +92,8 @@ def _sink(sink: UUri | None, decision: RoutingDecision, reason: str) -> Step:
 def _subscriber_steps(router: Router, ingress: str, topic: UUri) -> tuple[Step, ...]:
     subscriptions = router.directory.subscribers(topic)
     listening = router.broadcast_endpoints(topic) if ingress == SELF else ()
-    if not (subscriptions or listening):
+    refusals = router.broadcast_refusals(topic) if ingress == SELF else {}
+    if not (subscriptions or listening or refusals):
         return (Step("subscribers", passed=False, text=f"no subscription of {topic}"),)
     return (
         *(
@@ -106,6 +107,10 @@ def _subscriber_steps(router: Router, ingress: str, topic: UUri) -> tuple[Step, 
                 text=f"each listener behind {name!r} gets it without a subscription",
             )
             for name in listening
+        ),
+        *(
+            Step("listeners", passed=False, text=f"a listener behind {name!r} does not get it: {reason}")
+            for name, reason in refusals.items()
         ),
     )
 

@@ -154,16 +154,18 @@ class AccessPolicy:
         may_pass = self._allowed_by_default[attributes.type]
         return None if may_pass else _denied(attributes, f"no rule of {self._section} allows")
 
-    def allows_broadcast(self, topic: UUri) -> bool:
-        """Whether publications of the streamer's own `topic` go out to the listeners behind this endpoint.
+    def broadcast_deny_reason(self, topic: UUri) -> str:
+        """Why publications of the streamer's own `topic` do not go out to the listeners behind this endpoint; or empty.
 
         A rule to allow counts only if it names the authority of the topic: other rules are about what may come in.
         """
         for rule in self._by_type[UMessageType.PUBLISH]:
             names_it = rule.source.authority_name == topic.authority_name
             if (names_it or not rule.allow) and rule.source.matches(topic) and rule.has_sender(None):
-                return rule.allow
-        return self._allowed_by_default[UMessageType.PUBLISH]
+                return "" if rule.allow else f"{self._section}[{rule.position}] denies it"
+        return (
+            "" if self._allowed_by_default[UMessageType.PUBLISH] else f"no rule of {self._section} allows it"
+        )
 
     def allow_reason(self, attributes: UAttributes, identities: Collection[Identity] | None = None) -> str:
         """The reason why an accepted message is accepted."""

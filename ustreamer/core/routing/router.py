@@ -112,9 +112,12 @@ class Router:
         self._identities = dict(identities or {})
         self._authorise = authorise
         self._has_guards = bool(access or identities or authorise)
-        self._broadcast_endpoints = {
-            topic: self._endpoints_for_broadcast(topic) for topic in broadcast_topics
-        }
+        self._broadcast_endpoints = dict[UUri, tuple[str, ...]]()
+        self._broadcast_refusals = dict[UUri, dict[str, str]]()
+        for topic in broadcast_topics:
+            refusals = self._refusals_of_broadcast(topic)
+            self._broadcast_refusals[topic] = {name: reason for name, reason in refusals.items() if reason}
+            self._broadcast_endpoints[topic] = tuple(name for name, reason in refusals.items() if not reason)
 
     def decide(self, ingress: str, attributes: UAttributes) -> RoutingDecision:
         """The decision for a message with these attributes that came in at `ingress`. Raises InvalidMessage."""
@@ -220,6 +223,10 @@ class Router:
         """The multicast domains that a topic of the streamer's own is published to without a subscription."""
         return self._broadcast_endpoints.get(topic, ())
 
+    def broadcast_refusals(self, topic: UUri) -> Mapping[str, str]:
+        """The other multicast domains, with the reason why a topic of the streamer's own does not go there."""
+        return self._broadcast_refusals.get(topic, {})
+
     def is_broadcast(self, endpoint: str, attributes: UAttributes) -> bool:
         """Whether a message went to this endpoint for listeners only, without a subscriber there."""
         topic = attributes.source
@@ -229,14 +236,13 @@ class Router:
             and Target(endpoint, broadcast=True) in self.subscribed_targets(SELF, topic)
         )
 
-    def _endpoints_for_broadcast(self, topic: UUri) -> tuple[str, ...]:
-        found = list[str]()
-        for name, unicast in self._unicast.items():
-            access = self._access.get(name)
-            is_allowed = access is None or access.allows_broadcast(topic)
-            if is_allowed and not unicast and name != SELF:
-                found.append(name)
-        return tuple(found)
+    def _refusals_of_broadcast(self, topic: UUri) -> dict[str, str]:
+        """All multicast domains; the reason is empty where the topic goes out."""
+        return {
+            name: self._access[name].broadcast_deny_reason(topic) if name in self._access else ""
+            for name, unicast in self._unicast.items()
+            if not unicast and name != SELF
+        }
 
 
 DEFERRED: Final = RoutingDecision(deferred=True)

@@ -4,10 +4,12 @@
 Evidence in, findings out. The first finding is the cause, because nothing behind it can help before it is mended.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ustreamer.core.dispatch.delivery_registry import TargetStatistics
+from ustreamer.core.routing.forwarding import Target
+from ustreamer.core.routing.router import SELF
 from ustreamer.core.routing.subscriptions import PausedSubscription, RecentSubscriptionChange
 from ustreamer.core.routing.usubscription_codec import Status
 from ustreamer.host.diagnosis.evidence import EndpointEvidence, Evidence
@@ -241,7 +243,7 @@ def _is_silent(evidence: Evidence) -> bool:
     """Whether the topic has targets, but no message comes in, as far as the sample can show it."""
     if not evidence.running or evidence.received_in_sample or evidence.letters or evidence.input_problem:
         return False
-    if not any(each.targets for each in evidence.explanations):
+    if evidence.home == SELF or not _subscribed_targets(evidence):
         return False
     uptime_s = max(1.0, (evidence.now_ms - evidence.since_ms) / 1000)
     return not evidence.received or (evidence.received / uptime_s * evidence.sample_s >= _EXPECTED_MESSAGES)
@@ -327,8 +329,13 @@ def _first_sender(evidence: Evidence, endpoint: str, reason: str) -> str:
 # --- the receiver's side ---------------------------------------------------------------------------------------------
 
 
+def _subscribed_targets(evidence: Evidence) -> list[Target]:
+    """The targets with a subscriber. Nothing is owed to those with listeners only."""
+    return [target for each in evidence.explanations for target in each.targets if not target.broadcast]
+
+
 def _target_endpoints(evidence: Evidence) -> list[EndpointEvidence]:
-    names = dict.fromkeys(target.endpoint for each in evidence.explanations for target in each.targets)
+    names = dict.fromkeys(target.endpoint for target in _subscribed_targets(evidence))
     return [evidence.endpoints[each] for each in names if each in evidence.endpoints]
 
 
@@ -431,18 +438,33 @@ def _failing_plugins(evidence: Evidence) -> Iterator[DiagnosisFinding]:
             )
 
 
+def _targets(targets: Sequence[Target]) -> str:
+    return "1 target" if len(targets) == 1 else f"{len(targets)} targets"
+
+
+def _listeners(evidence: Evidence) -> str:
+    """A sentence about the listeners of a topic that needs no subscription; empty for other topics."""
+    steps = [step for each in evidence.explanations for step in each.steps if step.rule == "listeners"]
+    if not steps:
+        return ""
+    subscribed = "" if _subscribed_targets(evidence) else " It has no subscriber."
+    return f"{subscribed} It needs none: {'; '.join(step.text for step in steps)}."
+
+
 def _healthy(evidence: Evidence) -> DiagnosisFinding:
     targets = [target for each in evidence.explanations for target in each.targets]
     if not evidence.running:
-        text = f"{evidence.subject} has {len(targets)} targets by the configuration and the stored subscriptions."
-        return DiagnosisFinding(HEALTHY, text)
+        text = (
+            f"{evidence.subject} has {_targets(targets)} by the configuration and the stored subscriptions."
+        )
+        return DiagnosisFinding(HEALTHY, text + _listeners(evidence))
     rate = evidence.received_in_sample / evidence.sample_s if evidence.sample_s else 0
     delivered = sum(each.delivered for each in evidence.targets)
     text = (
-        f"Nothing is wrong with {evidence.subject}: {rate:.3g} messages/s come in for {len(targets)} targets, and "
+        f"Nothing is wrong with {evidence.subject}: {rate:.3g} messages/s come in for {_targets(targets)}, and "
         f"{delivered} were delivered."
     )
-    return DiagnosisFinding(HEALTHY, text)
+    return DiagnosisFinding(HEALTHY, text + _listeners(evidence))
 
 
 TOPIC_CHECKS: Final[tuple[Check, ...]] = (
