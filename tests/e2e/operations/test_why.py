@@ -785,6 +785,15 @@ def test_the_first_sentence_names_the_cause_of_each_fault(
     assert not wrong, "\n".join(wrong)
 
 
+def test_a_topic_for_listeners_needs_no_subscriber_and_no_link(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with World(tmp_path, capsys) as world:
+        found, _ = world.why(UNSUBSCRIBE.with_resource(0x8000))
+    assert [each["cause"] for each in found["findings"]] == ["healthy"]
+    assert "each listener behind 'far' gets it without a subscription" in found["findings"][0]["text"]
+
+
 def test_a_stopped_streamer_is_named_and_its_files_are_judged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
