@@ -152,6 +152,20 @@ def test_without_an_answer_the_last_subscriptions_stay_and_a_late_answer_counts(
     rig.wait_topics(TOPICS[1])
 
 
+def test_an_update_from_a_silent_process_does_not_count(rig: Rig) -> None:
+    rig.answer(rig.wait_request(1), listed(TOPICS[0]))
+    rig.wait_topics(TOPICS[0])
+    for count in (2, 3):
+        rig.advance(ms=600)
+        rig.wait_request(count)
+    rig.update(listed(TOPICS[1]))
+    rig.update(listed(TOPICS[0], state=0))
+    wait_until(lambda: rig.service.counts["updates_in_silence"] == 2)
+    rig.answer(rig.requests[-1], listed(TOPICS[0]))
+    rig.update(listed(TOPICS[2]))
+    rig.wait_topics(TOPICS[0], TOPICS[2])
+
+
 def test_the_other_version_is_tried_after_a_refusal_and_after_silence(rig: Rig) -> None:
     first = rig.wait_request(1)
     rig.other.send(error_response(rig.ids.next(), first, UStatus(UCode.UNIMPLEMENTED, "version 4 only")))

@@ -12,7 +12,8 @@ Where a list of everything is refused (as by the one in Rust), each known topic 
 began before this start is not found, and one that ended is.
 
 An update that arrives during a request is applied again after the list, which may be older. While that process does not
-answer, the last known subscriptions stay. At the start nothing is known, so nothing is forwarded.
+answer, the last known subscriptions stay, and updates do not count: any entity of that network could have sent them. At
+the start nothing is known, so nothing is forwarded.
 
 Other devices' uSubscriptions are the business of that process. Authorities without a uSubscription, such as ECUs, are
 served here: a Subscribe of it for their topics is granted.
@@ -260,6 +261,9 @@ class ExternalUsubscription:
             self._on_update(message)
 
     def _on_update(self, message: UMessage) -> None:
+        if self._unanswered:
+            self.counts["updates_in_silence"] += 1
+            return
         change = change_in(message, self._authority)
         if change is None:
             self.counts["unreadable"] += 1
