@@ -353,7 +353,7 @@ def test_an_export_is_imported_with_and_without_a_running_streamer(
     assert output_of(capsys, "rm", *place, "--topic", "//*/FFFFFFFF/FF/FFFF") == "3 subscriptions removed\n"
     assert output_of(capsys, "import", *place, export) == "3 subscriptions imported\n"
     assert output_of(capsys, "export", *place) == export.read_text(encoding="utf-8")
-    assert json.loads(output_of(capsys, "import", *place, export, "--json")) == {"imported": 3}
+    assert json.loads(output_of(capsys, "import", *place, export, "--json")) == {"imported": 3, "ended": 0}
     admin.restart()
     assert sorted(admin.pairs()) == [(TOPIC, FIRST), (TOPIC, SECOND), (OTHER, FIRST)]
 
@@ -381,8 +381,8 @@ def test_the_command_reports_subscriptions_that_have_ended(
     path.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
     assert main(["subscriptions", "import", "--state-dir", str(tmp_path / "state"), str(path)]) == 0
     shown = capsys.readouterr()
-    assert shown.err == f"{path}: 2 subscriptions have ended and were left out\n"
-    assert shown.out == "1 subscriptions imported\n"
+    assert shown.err == f"{path}: 2 subscriptions left out, because they have ended\n"
+    assert shown.out == "1 subscription imported\n"
 
 
 @pytest.mark.parametrize(

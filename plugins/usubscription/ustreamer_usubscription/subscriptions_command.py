@@ -109,8 +109,12 @@ def _rm(arguments: argparse.Namespace) -> int:
         if not store.exists():
             raise UStatusError(UCode.UNAVAILABLE, f"{store}: there is no store of subscriptions")
         removed = change_store(store, RemovalPattern(arguments.topic or ANY, arguments.subscriber or ANY))
-    print(json.dumps({"removed": removed}) if arguments.json else f"{removed} subscriptions removed")
+    print(json.dumps({"removed": removed}) if arguments.json else f"{_counted(removed)} removed")
     return _OK
+
+
+def _counted(number: int) -> str:
+    return "1 subscription" if number == 1 else f"{number} subscriptions"
 
 
 def _import(arguments: argparse.Namespace) -> int:
@@ -128,8 +132,9 @@ def _import(arguments: argparse.Namespace) -> int:
             store, AddedSubscriptions(tuple(each.record() for each in found.subscriptions))
         )
     if ended := len(found.subscriptions) - imported:
-        print(f"{arguments.file}: {ended} subscriptions have ended and were left out", file=sys.stderr)
-    print(json.dumps({"imported": imported}) if arguments.json else f"{imported} subscriptions imported")
+        print(f"{arguments.file}: {_counted(ended)} left out, because they have ended", file=sys.stderr)
+    counts = {"imported": imported, "ended": ended}
+    print(json.dumps(counts) if arguments.json else f"{_counted(imported)} imported")
     return _OK
 
 
