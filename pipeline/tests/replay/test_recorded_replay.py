@@ -4,7 +4,6 @@
 The time is virtual, so that a limit changes while a message is held.
 """
 
-import json
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,14 +11,11 @@ from typing import Literal
 
 import pyarrow as pa
 import pytest
+from tests.replay.recorded_rows import RUN, SCHEMA, recorded_rows, recorded_settings
 from ustreamer_pipeline.replay.replay import GatewayReplay, ReplayCheck
-from ustreamer_pipeline.replay.rows import COLUMNS, TEXTS
-from ustreamer_recorder.events import Config, Event, Row
+from ustreamer_recorder.events import Event, Row
 
 from tests.host.recording.replay_rig import MS, SUBSCRIBERS, TOPICS, ReplayRig
-
-SCHEMA = pa.schema([(name, pa.string() if name in TEXTS else pa.int64()) for name in COLUMNS])
-RUN = 1
 
 
 def drive(place: Path, seed: int, mode: Literal["drop", "latest"], steps: int = 200) -> list[Event]:
@@ -51,35 +47,8 @@ def drive(place: Path, seed: int, mode: Literal["drop", "latest"], steps: int = 
 
 def check_of(events: Sequence[Event], *, cut_off: bool = False) -> ReplayCheck:
     """The check of a replay of these rows, in the order of silver."""
-    tolerances = {
-        (RUN, each.epoch): json.loads(each.text)["throttle"]["tolerance"]
-        for each in events
-        if isinstance(each, Config)
-    }
-    rows = sorted(
-        (each for each in events if isinstance(each, Row)), key=lambda row: (row.received_ns, row.seq)
-    )
-    made = [
-        {
-            "run": RUN,
-            "delivery": row.target.delivery,
-            "received_ns": row.received_ns,
-            "arrived_ns": row.arrived_ns,
-            "period_ns": row.target.period_ns,
-            "tuned_ns": row.target.tuned_ns,
-            "epoch": row.epoch,
-            "size": row.size,
-            "code": row.code,
-            "source": row.source,
-            "subscriber": row.target.subscriber,
-            "ingress": row.target.ingress,
-            "egress": row.target.egress,
-            "type": row.type.name,
-            "verdict": row.verdict.name,
-        }
-        for row in rows
-    ]
-    replay = GatewayReplay([], tolerances, 0.1, cut_off=[RUN] if cut_off else [])
+    made = recorded_rows(events)
+    replay = GatewayReplay([], recorded_settings(events), 0.1, cut_off=[RUN] if cut_off else [])
     for start in range(0, len(made), 97):
         replay.feed(pa.RecordBatch.from_pylist(made[start : start + 97], schema=SCHEMA))
     replay.finish()

@@ -6,15 +6,11 @@ the ids and the times of arrival at the limit. The limits leave room: what a sto
 is dropped in the vehicle, and not in the replay.
 """
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
-from tests.replay.test_recorded_replay import SCHEMA
+from tests.replay.recorded_rows import SCHEMA, recorded_rows, recorded_settings
 from ustreamer_pipeline.replay.replay import GatewayReplay, ReplayCheck
-from ustreamer_pipeline.replay.target_replay import ThrottleSettings
-from ustreamer_recorder.events import Config, Row
 from ustreamer_recorder.reader import read_segment
 from ustreamer_recorder.segments import list_segments
 
@@ -24,7 +20,6 @@ from tests.e2e.rigs.streamer import StreamerProcess
 from tests.e2e.rigs.vehicle import Vehicle, free_ports
 
 LIMITS_HZ = (180.0, 150.0, 133.0)
-SIGNED = 1 << 63
 
 
 def run_streamer(place: Path) -> Path:
@@ -62,41 +57,10 @@ def check_of(recordings: Path) -> ReplayCheck:
         for file in list_segments(recordings)
         for event in read_segment(file.path.read_bytes(), file.path.name)
     ]
-    settings: dict[tuple[int, int], Any] = {}
-    for each in events:
-        if isinstance(each, Config):
-            throttle = json.loads(each.text)["throttle"]
-            settings[1, each.epoch] = ThrottleSettings(
-                throttle["tolerance"], throttle["max_delay_ms"] * 1_000_000
-            )
-    rows = sorted(
-        (each for each in events if isinstance(each, Row)), key=lambda row: (row.received_ns, row.seq)
-    )
-    replay = GatewayReplay([], settings, 0.1)
-    replay.feed(pa.RecordBatch.from_pylist(list(map(silver_row, rows)), schema=SCHEMA))
+    replay = GatewayReplay([], recorded_settings(events), 0.1)
+    replay.feed(pa.RecordBatch.from_pylist(recorded_rows(events), schema=SCHEMA))
     replay.finish()
     return replay.check
-
-
-def silver_row(row: Row) -> dict[str, Any]:
-    return {
-        "run": 1,
-        "delivery": row.target.delivery,
-        "received_ns": row.received_ns,
-        "arrived_ns": row.arrived_ns,
-        "period_ns": row.target.period_ns,
-        "tuned_ns": row.target.tuned_ns,
-        "epoch": row.epoch,
-        "size": row.size,
-        "code": row.code,
-        "source": row.source,
-        "subscriber": row.target.subscriber,
-        "ingress": row.target.ingress,
-        "egress": row.target.egress,
-        "type": row.type.name,
-        "verdict": row.verdict.name,
-        "id_msb": (row.id.msb + SIGNED) % (2 * SIGNED) - SIGNED,
-    }
 
 
 def test_no_verdict_differs_when_events_waited_for_a_stopped_streamer(tmp_path: Path) -> None:
