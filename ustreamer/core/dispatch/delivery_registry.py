@@ -77,7 +77,7 @@ class DeliveryRegistry:
         """The deliveries of a topic. A target that had one keeps it, with its new period."""
         before = {(each.endpoint, each.subscriber): each for each in self._by_topic.get(topic, ())}
         deliveries = tuple(
-            self._with_period(before.get((target.endpoint, target.subscriber)), topic, target, now_ns)
+            self._retargeted(before.get((target.endpoint, target.subscriber)), topic, target, now_ns)
             for target in targets
         )
         if deliveries:
@@ -101,7 +101,8 @@ class DeliveryRegistry:
         del self._by_topic[topic]
         self._authorities.remove(topic.authority_name, topic)
 
-    def _with_period(self, delivery: Delivery | None, topic: UUri, target: Target, now_ns: int) -> Delivery:
+    def _retargeted(self, delivery: Delivery | None, topic: UUri, target: Target, now_ns: int) -> Delivery:
+        """The delivery, or a new one for None, with the period and the state of `target`."""
         is_new = delivery is None
         if delivery is None:
             delivery = self._new_delivery(target.endpoint, topic, target.subscriber)
@@ -144,7 +145,7 @@ class DeliveryRegistry:
         factory = self._dispatcher.filters
         egress, first = delivery.egress, list[Filter]()
         if delivery.broadcast and isinstance(egress, ListenerEgress):
-            first.append(ListenerFilter(egress))
+            first.append(NoListenerFilter(egress))
         try:
             delivery.set_filters((*first, *factory(delivery)), now_ns)
         # Foreign code. Without its filters no message passes: a limit or a ban must hold.
@@ -189,7 +190,7 @@ def _statistics_of(topic: UUri, delivery: Delivery) -> TargetStatistics:
     )
 
 
-class ListenerFilter(Filter):
+class NoListenerFilter(Filter):
     """Drops the messages of a broadcast topic without a listener, before they take a place in a queue."""
 
     def __init__(self, egress: ListenerEgress) -> None:

@@ -22,7 +22,7 @@ from ustreamer.transports.someip.io.receive_times import (
     RESOLUTION_MS,
     WINDOW_MS,
     ReceiveTimes,
-    receive_times,
+    receive_times_of,
 )
 from ustreamer.transports.someip.io.recvmmsg import DatagramBatch
 
@@ -61,7 +61,7 @@ class TimedSocket:
     def __init__(self, stack: ExitStack) -> None:
         self.loop = LoopbackReceiver(stack)
         self.now = SteppedClock()
-        times = receive_times(self.loop.receiver, self.now.clock)
+        times = receive_times_of(self.loop.receiver, self.now.clock)
         assert times is not None
         self.times: ReceiveTimes = times
         self.loop.send([b"first"])  # from the first one on the kernel stamps all
@@ -176,4 +176,4 @@ def test_a_file_without_stamps_has_no_times() -> None:
     one, other = socket.socketpair()
     with one, other, Path(os.devnull).open("rb") as no_socket:
         os.dup2(no_socket.fileno(), one.fileno())
-        assert receive_times(one, SteppedClock().clock) is None
+        assert receive_times_of(one, SteppedClock().clock) is None

@@ -18,7 +18,7 @@ from ustreamer.transports.someip.endpoint.listeners import Listeners
 from ustreamer.transports.someip.endpoint.outbound import Outbound
 from ustreamer.transports.someip.io.adaptive_reader import make_reader
 from ustreamer.transports.someip.io.poller import Poller
-from ustreamer.transports.someip.io.receive_times import receive_times as times_of
+from ustreamer.transports.someip.io.receive_times import receive_times_of
 from ustreamer.transports.someip.io.recvmmsg import DatagramBatch
 from ustreamer.transports.someip.io.tcp_connection import open_listener
 from ustreamer.transports.someip.io.tcp_connections import TcpCallbacks, TcpConnections
@@ -118,7 +118,7 @@ class ServicePort:
             self._inbound.on_datagram,
             self._clock.monotonic_ns,
             lambda: on_icmp(opened),
-            times_of(opened, self._clock) if self._receive_times else None,
+            receive_times_of(opened, self._clock) if self._receive_times else None,
         )
         poller.add(opened.fileno(), read)
         self.connections.open(self._bind, poller, self._loop.wake, self._marks)

@@ -42,7 +42,7 @@ from ustreamer.transports.someip.io.receive_loop import (
     LoopCallbacks,
     ReceiveLoop,
 )
-from ustreamer.transports.someip.io.receive_times import receive_times as times_of
+from ustreamer.transports.someip.io.receive_times import receive_times_of
 from ustreamer.transports.someip.io.udp import (
     bind_udp,
     dropped_datagrams,
@@ -559,7 +559,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
             self._inbound.on_datagram,
             self._monotonic_ns,
             on_error,
-            times_of(opened, self._clock) if self._config.receive_times else None,
+            receive_times_of(opened, self._clock) if self._config.receive_times else None,
         )
 
     def _make_peer_reader(self, opened: socket.socket, sender: Address) -> Handler:

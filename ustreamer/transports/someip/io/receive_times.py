@@ -44,7 +44,7 @@ _TIMESPEC: Final = struct.Struct("@ll")
 _NS_PER_MS: Final = 1_000_000
 
 
-def receive_times(opened: socket.socket, clock: Clock) -> "ReceiveTimes | None":
+def receive_times_of(opened: socket.socket, clock: Clock) -> "ReceiveTimes | None":
     """The times of a UDP socket; None if the kernel or the machine has no such time stamps."""
     if _TIMESPEC.size != 16:  # a 32-bit machine
         return None
