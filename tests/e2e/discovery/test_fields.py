@@ -183,4 +183,4 @@ def test_a_thousand_subscribers_have_the_value_in_time_next_to_a_busy_loop(car: 
     slow = [round(each, 3) for each in delays if each > WITHIN_S]
     print(f"{len(delays)} subscribers, slowest {max(delays):.3f} s, above {WITHIN_S} s: {slow}")
     assert len(delays) == 2 * SUBSCRIBERS
-    assert len(slow) < SUBSCRIBERS / 10, "more than a busy machine explains"
+    assert not slow
