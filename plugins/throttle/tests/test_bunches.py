@@ -442,6 +442,21 @@ def test_waiting_messages_have_a_bound_in_time_and_number(max_delay: int, period
     assert offers == [False] * waiting + [None]
 
 
+@pytest.mark.parametrize(("period_ms", "left"), [(5, 6), (20, 6), (50, 2), (10_000, 1)])
+def test_at_a_slower_limit_the_oldest_messages_leave_no_more(period_ms: int, left: int) -> None:
+    pacer, now = paced(MAX_DELAY), SECOND + 60 * MS
+    for number in range(6):
+        assert pacer.offer(str(number), 1, now) is False
+    pacer._gate.retune(period_ms * MS, now)
+    dropped = pacer.retune(period_ms * MS, now)
+    assert dropped == [str(number) for number in range(6 - left)]
+    released = []
+    while (due_ns := pacer.due_ns) is not None:
+        released.append(pacer.release(due_ns))
+        assert period_ms > 100 or due_ns - now <= MAX_DELAY + LATE_TIMER_NS
+    assert released == [str(number) for number in range(6 - left, 6)]
+
+
 def test_a_gate_rejects_a_delay_out_of_range() -> None:
     for value in (-1, MAX_DELAY_NS + 1):
         with pytest.raises(ValueError, match=f"^max_delay_ns {value}: must be within 0 and 1000000000"):

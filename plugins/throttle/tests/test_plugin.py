@@ -291,6 +291,27 @@ def test_a_bunch_leaves_at_the_limit_in_order(mode: Literal["drop", "latest"]) -
     assert bench.ledger().unaccounted == bench.ledger().queued == bench.ledger().throttled == 0
 
 
+@pytest.mark.parametrize("mode", ["drop", "latest"])
+def test_at_a_slower_limit_no_message_of_a_bunch_waits_for_long(mode: Literal["drop", "latest"]) -> None:
+    bench = Bench(Config(mode=mode))
+    bench.directory.subscribe(SPEED, APP, 100)
+    made = bench.made(8, hz=100)
+    bench.chassis.dispatch(made[0])
+    bench.advance_to(130_000_000)
+    for message in made[1:7]:
+        bench.chassis.dispatch(message)
+    bench.directory.subscribe(SPEED, APP, 20)
+    bench.chassis.dispatch(made[7])
+    bench.advance_to(1_000_000_000)
+    times = [at for at, payload in bench.egresses["backbone"].messages[2:]]
+    assert bench.got("backbone")[:2] == [b"0", b"1"]
+    assert bench.got("backbone") == sorted(bench.got("backbone"))
+    assert 1 <= len(times) <= 3
+    assert max(times) - 130_000_000 <= (170_000_000 if mode == "drop" else 200_000_000)
+    ledger = bench.ledger()
+    assert (ledger.unaccounted, ledger.queued, ledger.throttled) == (0, 0, 8 - len(bench.got("backbone")))
+
+
 def test_gates_go_with_their_targets() -> None:
     bench = Bench(Config(mode="latest"))
     bench.directory.subscribe(SPEED, APP, 10)

@@ -60,7 +60,7 @@ class Pacer(Generic[T]):
         if len(self._waiting) >= MAX_WAITING or (self._waiting and self._bytes + size > MAX_WAITING_BYTES):
             return False
         leaves_ns = max(departure_gate.due_ns, now_ns) + len(self._waiting) * departure_gate.period_ns
-        if leaves_ns - now_ns > self._gate.max_wait_ns + LATE_TIMER_NS:
+        if leaves_ns - now_ns > self._longest_ns:
             return False
         is_late = leaves_ns > max(self._gate.leaves_ns, now_ns) + LATE_TIMER_NS
         self._late = (self._late + 1) % DELAYED_MESSAGES if is_late else 0
@@ -80,10 +80,23 @@ class Pacer(Generic[T]):
         if self.departure_gate is not None:
             self.departure_gate.set_tolerance(tolerance)
 
-    def retune(self, period_ns: int, now_ns: int) -> None:
-        """See `Gate.retune`."""
-        if self.departure_gate is not None:
-            self.departure_gate.retune(period_ns, now_ns)
+    def retune(self, period_ns: int, now_ns: int) -> list[T]:
+        """See `Gate.retune`; call it after that of the gate.
+
+        Returns the oldest items, which leave no more: with a slower limit the newest one would wait for too long.
+        """
+        if self.departure_gate is None:
+            return []
+        self.departure_gate.retune(period_ns, now_ns)
+        first_ns = max(self.departure_gate.due_ns - now_ns, 0)
+        room = 1 + max(0, self._longest_ns - first_ns) // period_ns
+        dropped = [self._waiting.popleft() for _ in range(len(self._waiting) - room)]
+        self._bytes -= sum(size for _, size in dropped)
+        return [item for item, _ in dropped]
+
+    @property
+    def _longest_ns(self) -> int:
+        return self._gate.max_wait_ns + LATE_TIMER_NS
 
     def _end(self) -> None:
         gate, departure_gate = self._gate, self.departure_gate

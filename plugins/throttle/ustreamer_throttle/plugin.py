@@ -92,7 +92,8 @@ class DropFilter(Filter):
     def retune(self, period_ns: int, now_ns: int) -> None:
         """See `Gate.retune`."""
         self._gate.retune(period_ns, now_ns)
-        self._pacer.retune(period_ns, now_ns)
+        for message in self._pacer.retune(period_ns, now_ns):
+            self._delivery.dropped_held(message, now_ns)
         self._set_timer()
 
     def _pace(self, message: UMessage, now_ns: int) -> Verdict | None:
