@@ -185,11 +185,12 @@ def fleet_links(result: "DataFrame") -> "DataFrame":
         "recorded_bytes",
         "messages",
         "bytes",
-        "seconds",
         "delivered",
         "dead_lettered",
         "expired",
     )
+    # A sum of floats would depend on the order of the tasks, and so on the number of executors.
+    exact_seconds = F.sum(F.col("seconds").cast("decimal(28,9)")).cast("double")
     most = ("peak_bytes_s", "peak_messages", "peak_queue_bytes", "longest_wait_us")
     return (
         result.where("kind = 'link'")
@@ -197,6 +198,7 @@ def fleet_links(result: "DataFrame") -> "DataFrame":
         .agg(
             F.count("*").alias("gateways"),
             *(F.sum(name).alias(name) for name in sums),
+            exact_seconds.alias("seconds"),
             *(F.max(name).alias(name) for name in most),
         )
         .orderBy("number", "egress")
