@@ -1,30 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same commands with a foreign session: under spark-submit, and with a Spark Connect server, both from the wheel."""
+"""The same commands with a foreign session, all from the wheel of pyspark: under spark-submit with local threads and with
+a standalone cluster of two workers, and with a Spark Connect server.
+"""
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pyspark
 import pytest
 import ustreamer_pipeline
 from pyspark.sql import SparkSession
+from tests.sample_lakes import contents
+from ustreamer_pipeline.cli import main
 from ustreamer_pipeline.fleet.fleet import Fleet, write_fleet
 from ustreamer_pipeline.gold.audit import PROMISES
 from ustreamer_pipeline.ingest.ingest import ingest
-from ustreamer_pipeline.lake.snapshot import load_snapshot
-from ustreamer_pipeline.schemas import DELIVERIES, WIDE
+from ustreamer_pipeline.schemas import DELIVERIES
 from ustreamer_pipeline.session import local_environment
+from ustreamer_pipeline.silver.silver import TASK_UNITS
+
+from tests.waiting import wait_until
 
 DEADLINE_S = 300.0
 SUBMIT = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+CLASS = SUBMIT.with_name("spark-class")
 MAIN = Path(ustreamer_pipeline.__file__).parent / "__main__.py"
 QUICK = ("--driver-java-options", "-XX:TieredStopAtLevel=1", "--conf", "spark.ui.enabled=false")
 
@@ -89,23 +97,59 @@ def server(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
         process.wait(DEADLINE_S)
 
 
+@pytest.fixture(scope="module")
+def cluster(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """URL of a standalone cluster: a master and two workers of one core each, on loopback."""
+    place = tmp_path_factory.mktemp("cluster")
+    loopback = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
+    with ExitStack() as running:
+        daemon = running.enter_context(daemon_of("master.Master", loopback, place, environment))
+        (url,) = daemon(r"Starting Spark master at (spark://\S+)", 1)
+        for number in range(2):
+            options = (
+                *loopback,
+                "--cores",
+                "1",
+                "--memory",
+                "1g",
+                "--work-dir",
+                str(place / f"work-{number}"),
+            )
+            running.enter_context(daemon_of("worker.Worker", (*options, url), place, environment, number))
+        daemon(r"Registering worker (\S+)", 2)
+        yield url
+
+
+@contextmanager
+def daemon_of(
+    name: str, options: tuple[str, ...], place: Path, environment: dict[str, str], number: int = 0
+) -> Iterator[Any]:
+    """A process of a standalone cluster. Yields a function that waits until a pattern is in its log that many times."""
+    log = place / f"{name}-{number}.log"
+    command = [str(CLASS), f"org.apache.spark.deploy.{name}", *options]
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            command, env=environment | {"SPARK_DAEMON_MEMORY": "256m"}, stdout=file, stderr=file, cwd=place
+        )
+
+    def logged(pattern: str, times: int) -> list[str]:
+        def found() -> list[str]:
+            assert process.poll() is None, log.read_text()[-3_000:]
+            every = re.findall(pattern, log.read_text())
+            return every if len(every) >= times else []
+
+        return wait_until(found, f"{pattern} in the log of {name}", DEADLINE_S)
+
+    try:
+        yield logged
+    finally:
+        process.terminate()
+        process.wait(DEADLINE_S)
+
+
 def listens(port: int) -> bool:
     with socket.socket() as asking:
         return asking.connect_ex(("127.0.0.1", port)) == 0
-
-
-def contents(lake: str) -> dict[str, list[Any]]:
-    """Rows by table; rows of a gateway day in the order of their file."""
-    found = {}
-    snapshot = load_snapshot(lake)
-    for table in (DELIVERIES, WIDE):
-        rows = [
-            repr(row)
-            for file in snapshot.files_of(table.name)
-            for row in pq.ParquetFile(snapshot.storage.path(file.name)).read().to_pylist()
-        ]
-        found[table.name] = rows if table is DELIVERIES else sorted(rows)
-    return found
 
 
 def test_spark_submit_runs_a_job_with_its_own_settings(
@@ -179,3 +223,53 @@ def test_a_stream_through_a_spark_connect_server_does_the_same(
     again = ingested()
     assert (again["landed"], again["days"]) == (0, 0)
     assert contents(lake) == expected
+
+
+def test_a_standalone_cluster_of_two_workers_does_the_same(
+    spark: SparkSession,
+    environment: dict[str, str],
+    cluster: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Recordings of so many gateways that their tables take two tasks: one for each worker."""
+    recordings, events = tmp_path / "recordings", tmp_path / "events"
+    assert sum(write_fleet(Fleet(vehicles=TASK_UNITS + 6, seconds=1, topics=4), recordings)) > 1_000
+    events.mkdir()
+    settings = {
+        "spark.executor.memory": "512m",
+        "spark.scheduler.minRegisteredResourcesRatio": "1.0",  # no task before both workers have an executor
+        "spark.scheduler.maxRegisteredResourcesWaitingTime": f"{DEADLINE_S:g}s",
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": str(events),
+        "spark.eventLog.rolling.enabled": "false",
+        "spark.eventLog.compress": "false",
+    }
+    options = [part for key, value in settings.items() for part in ("--conf", f"{key}={value}")]
+    submit = [str(SUBMIT), "--master", cluster, *QUICK, *options, str(MAIN)]
+
+    def on_cluster(*words: str) -> Any:
+        done = subprocess.run(
+            [*submit, *words, "--json"], env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr[-3_000:]
+        return json.loads(done.stdout)
+
+    def here(*words: str) -> Any:
+        assert main([*words, "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    there, local = str(tmp_path / "there"), str(tmp_path / "local")
+    assert on_cluster("ingest", str(recordings), there) == here("ingest", str(recordings), local)
+    assert contents(there) == contents(local)
+    (written,) = events.iterdir()
+    told = [json.loads(line) for line in written.read_text().splitlines()]
+    (properties,) = (
+        each["Spark Properties"] for each in told if each["Event"] == "SparkListenerEnvironmentUpdate"
+    )
+    assert properties["spark.master"] == cluster
+    ended = [each["Task Info"] for each in told if each["Event"] == "SparkListenerTaskEnd"]
+    assert {each["Executor ID"] for each in ended} == {"0", "1"}
+    assert not any(each["Failed"] for each in ended)
+    assert on_cluster("audit", there) == here("audit", local)
+    assert on_cluster("whatif", there, "--hz", "1") == here("whatif", local, "--hz", "1")

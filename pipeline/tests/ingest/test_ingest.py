@@ -1,29 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recordings to tables with Spark: the same recordings give the same tables, in any order and any number of runs."""
 
-import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
+from tests.sample_lakes import contents
 from tests.sample_recordings import MS, NOON_MS, TARGET, TOPIC, Record, make_row
 from ustreamer_pipeline import cli
 from ustreamer_pipeline.errors import DamagedError, UnavailableError
 from ustreamer_pipeline.fleet.fleet import Fleet, write_fleet
 from ustreamer_pipeline.ingest import ingest as ingest_module
 from ustreamer_pipeline.ingest.ingest import Ingested, ingest, ingest_stream
-from ustreamer_pipeline.lake.snapshot import load_snapshot
 from ustreamer_pipeline.lake.storage import LocalStorage
 from ustreamer_pipeline.lake.tables import write_units
 from ustreamer_pipeline.schemas import (
@@ -39,7 +33,6 @@ from ustreamer_pipeline.schemas import (
 from ustreamer_pipeline.silver.silver import UnitPlan, plan_unit
 from ustreamer_recorder.events import Letter
 
-from tests.waiting import wait_until
 from ustreamer.core.delivery.ledger import Verdict
 from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.uuid import UUID
@@ -67,21 +60,6 @@ def tables(
     done = ingest(spark, [str(fleet)], lake)
     assert done.rows == done.silver > 1_000
     return contents(lake)
-
-
-def contents(lake: str) -> dict[str, list[Any]]:
-    """Rows of every table, read without Spark from the files of the current snapshot."""
-    found: dict[str, list[Any]] = {}
-    snapshot = load_snapshot(lake)
-    for table in (DELIVERIES, WIDE, QUARANTINE):
-        rows: list[Any] = []
-        for file in snapshot.files_of(table.name):
-            partition = Path(file.name).parent.relative_to(table.folder)
-            columns = pq.ParquetFile(snapshot.storage.path(file.name)).read().to_pydict()
-            # In DELIVERIES the order of rows counts: one file has the ordered rows of one gateway's day.
-            rows += [(str(partition), *values) for values in zip(*columns.values(), strict=True)]
-        found[table.name] = rows if table is DELIVERIES else sorted(rows, key=repr)
-    return found
 
 
 def test_a_gateways_day_is_one_file_in_order_of_run_time_and_number(
@@ -226,6 +204,40 @@ def test_a_stream_gives_the_same_tables(
     assert ingest_stream(spark, str(coming), lake, checkpoint).landed == 0
 
 
+def test_a_stream_takes_an_earlier_day_that_comes_after_later_ones_and_after_a_failure(
+    spark: SparkSession, fleet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """First the last segments of a day, then a day before it and the rest: between two tables the stream fails."""
+    coming, lake, checkpoint = tmp_path / "coming", str(tmp_path / "lake"), str(tmp_path / "checkpoint")
+    earlier = tmp_path / "earlier"
+    assert sum(write_fleet(replace(FLEET, start_ms=FLEET.start_ms - 86_400_000), earlier)) > 1_000
+    ingest(spark, [str(earlier), str(fleet)], str(tmp_path / "batch"))
+    shutil.copytree(fleet, coming)
+    for vehicle in coming.iterdir():
+        min(vehicle.iterdir()).unlink()
+    first = ingest_stream(spark, str(coming), lake, checkpoint)
+    shutil.copytree(earlier, coming / "earlier")
+    shutil.copytree(fleet, coming, dirs_exist_ok=True)
+    before = contents(lake)
+
+    def fail(frame: Any, table: Any, place: str) -> Any:
+        if table is WIDE:
+            raise RuntimeError("after the deliveries")
+        return write_units(frame, table, place)
+
+    with monkeypatch.context() as context:
+        context.setattr(ingest_module, "write_units", fail)
+        with pytest.raises(StreamingQueryException, match="after the deliveries"):
+            ingest_stream(spark, str(coming), lake, checkpoint)
+    assert contents(lake) == before
+    expected = contents(str(tmp_path / "batch"))
+    second = ingest_stream(spark, str(coming), lake, checkpoint)
+    assert 0 < first.rows < second.rows == len(expected["deliveries"])
+    assert contents(lake) == expected
+    again = ingest_stream(spark, str(coming), lake, checkpoint)
+    assert (again.landed, again.rows) == (0, 0)
+
+
 @pytest.mark.parametrize("options", [[], ["--stream", "checkpoint"]])
 def test_a_missing_folder_is_a_one_line_error(
     spark: SparkSession, tmp_path: Path, options: list[str], capsys: pytest.CaptureFixture[str]
@@ -324,38 +336,6 @@ def test_a_stream_that_fails_before_its_tables_are_written_continues_from_its_ch
             ingest_stream(spark, str(fleet), str(lake), checkpoint)
     assert '"pending"' in max((lake / "manifest").iterdir()).read_text(encoding="utf-8")
     assert ingest_stream(spark, str(fleet), str(lake), checkpoint).rows == len(tables["deliveries"])
-    assert contents(str(lake)) == tables
-
-
-@pytest.mark.soak  # a Spark process of its own: 17 s of CPU
-@pytest.mark.timeout(400)
-def test_a_killed_stream_continues_from_its_checkpoint(
-    spark: SparkSession,
-    fleet: Path,
-    tables: dict[str, list[Any]],
-    quick_java: dict[str, str],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """A real process and a real SIGKILL, when bronze is complete and no table is."""
-    lake = tmp_path / "lake"
-    command = ["ingest", "--stream", str(tmp_path / "checkpoint"), "--json", str(fleet), str(lake)]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "ustreamer_pipeline", *command, "--memory", "512m", "--cores", "1"],
-        env=os.environ | quick_java,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    try:
-        wait_until(lambda: any(lake.glob("manifest/*.jsonl")), within_s=200.0)
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    assert '"pending"' in max((lake / "manifest").iterdir()).read_text(encoding="utf-8")
-    # The same command in the shared session, which has only the checkpoint and the lake of the first run.
-    assert cli.main(command) == 0
-    assert json.loads(capsys.readouterr().out)["rows"] == len(tables["deliveries"])
     assert contents(str(lake)) == tables
 
 

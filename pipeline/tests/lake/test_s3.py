@@ -6,18 +6,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
+from tests.sample_lakes import contents
 from ustreamer_pipeline.cli import main
 from ustreamer_pipeline.fleet.fleet import Fleet, write_fleet
 from ustreamer_pipeline.gold.audit import PROMISES
 from ustreamer_pipeline.ingest import ingest as ingest_module
 from ustreamer_pipeline.ingest.ingest import ingest
-from ustreamer_pipeline.lake.snapshot import load_snapshot
 from ustreamer_pipeline.lake.storage import storage_of
 from ustreamer_pipeline.lake.tables import write_units
-from ustreamer_pipeline.schemas import DELIVERIES, WIDE
 
 pytestmark = pytest.mark.soak  # a server and half a minute of CPU
 
@@ -71,22 +69,6 @@ def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("recordings")
     assert sum(write_fleet(FLEET, place)) > 100
     return place
-
-
-def contents(lake: str) -> dict[str, list[str]]:
-    """Rows by table; rows of a gateway's day in the order of their file."""
-    found = {}
-    snapshot = load_snapshot(lake)
-    for table in (DELIVERIES, WIDE):
-        rows = [
-            repr((file.gateway, file.day, row))
-            for file in snapshot.files_of(table.name)
-            for row in pq.read_table(
-                snapshot.storage.path(file.name), filesystem=snapshot.storage.system, partitioning=None
-            ).to_pylist()
-        ]
-        found[table.name] = rows if table is DELIVERIES else sorted(rows)
-    return found
 
 
 def test_a_name_is_created_once(bucket: str) -> None:
