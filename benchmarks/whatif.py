@@ -1,21 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`whatif` and DuckDB on the same files of silver: `python -m benchmarks.whatif [--rows N...] [--scenarios K...]`.
+"""`whatif`, DuckDB and Polars on the same files of silver: `python -m benchmarks.whatif [--rows N...] [--scenarios K...]`.
 
-Both replay every message with a limit: by the recorded limits, which must reproduce the recorded verdicts, and by K
-others. DuckDB sorts the rows by target and time, and a compiled loop (numba if installed, otherwise the kernel of the
-pipeline) replays them: the fastest exact method found for it. Rounds alternate, medians are compared, and the results
-must be equal byte by byte.
+All replay every message with a limit: by the recorded limits, which must reproduce the recorded verdicts, and by K
+others. DuckDB and Polars (if installed) sort the rows by target and time, and a compiled loop (numba if installed,
+otherwise the kernel of the pipeline) replays them: the fastest exact method found for them. Rounds alternate, medians
+are compared, and the results must be equal byte by byte.
 """
 
 import argparse
 import json
+import multiprocessing
 import os
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -87,8 +91,16 @@ def gate_kernel() -> GateKernel:
     return call
 
 
-def with_duckdb(lake: Path, scenarios: int, cores: int, gate_kernel_call: GateKernel) -> ScenarioTotals:
-    """The same analysis. A gate belongs to one gateway, run and delivery, as in Spark."""
+@dataclass(frozen=True)
+class SortedRows:
+    """Rows with a target, sorted by gate and time: a column each, and the names of the links by their number."""
+
+    links: list[str]
+    columns: dict[str, Any]
+
+
+def sorted_by_duckdb(lake: Path, cores: int) -> SortedRows:
+    """A gate belongs to one gateway, run and delivery, as in Spark."""
     files = f"{lake}/{DELIVERIES.folder}/*/*/*.parquet"
     with duckdb.connect(config={"threads": cores}) as connection:
         table = (
@@ -101,7 +113,39 @@ def with_duckdb(lake: Path, scenarios: int, cores: int, gate_kernel_call: GateKe
             SELECT hash(gateway, run, delivery) AS gate, received_ns, period_ns, tuned_ns, size,
                    list_position({links}, egress) - 1 AS egress, verdict <> 'THROTTLED' AS passed, type = 'PUBLISH' AS published
             FROM {table} ORDER BY gate, received_ns"""  # noqa: S608  # names of our own
-        found = connection.execute(query).fetchnumpy()
+        return SortedRows(links, connection.execute(query).fetchnumpy())
+
+
+def sorted_by_polars(lake: Path, _cores: int) -> SortedRows:
+    """The same. Polars takes the number of threads from POLARS_MAX_THREADS, at its import."""
+    import polars as pl
+
+    files = f"{lake}/{DELIVERIES.folder}/*/*/*.parquet"
+    table = pl.scan_parquet(files, hive_partitioning=True).filter(
+        (pl.col("delivery") > 0) & (pl.col("verdict") != "DENIED")
+    )
+    links = table.select(pl.col("egress").unique().sort()).collect()["egress"].to_list()
+    rows = table.select(
+        pl.struct("gateway", "run", "delivery").hash().alias("gate"),
+        *("received_ns", "period_ns", "tuned_ns", "size"),
+        pl.col("egress").replace_strict(links, range(len(links)), return_dtype=pl.Int64),
+        (pl.col("verdict") != "THROTTLED").alias("passed"),
+        (pl.col("type") == "PUBLISH").alias("published"),
+    ).sort("gate", "received_ns")
+    found = rows.collect(engine="streaming")
+    return SortedRows(links, {name: found[name].to_numpy() for name in found.columns})
+
+
+SORTED_BY: Final = {"duckdb": sorted_by_duckdb, "polars": sorted_by_polars}
+
+
+def with_sorted(
+    rows: SortedRows,
+    scenarios: int,
+    gate_kernel_call: GateKernel,
+) -> ScenarioTotals:
+    """The same analysis of rows that another engine has sorted."""
+    links, found = rows.links, rows.columns
     egress = np.asarray(found["egress"]).astype(np.int64)
     gates = found["gate"]
     # Another gate, or another limit of the gate.
@@ -134,42 +178,65 @@ def with_duckdb(lake: Path, scenarios: int, cores: int, gate_kernel_call: GateKe
     return answer
 
 
+@dataclass(frozen=True)
+class EngineRound:
+    """An answer and its cost. `peak_mb` is that of all processes of the engine."""
+
+    answer: ScenarioTotals
+    seconds: float
+    cpu_s: float
+    peak_mb: float
+
+
+def spark_round(spark: SparkSession, lake: Path, scenarios: int) -> EngineRound:
+    """Spark is the JVM and its workers; a third of a worker's memory is Python libraries."""
+    process_tree.reset_peaks()
+    began, before = time.monotonic(), process_tree.cpu_s()
+    answer = with_spark(spark, lake, scenarios)
+    seconds, cpu_s = time.monotonic() - began, process_tree.cpu_s() - before
+    return EngineRound(answer, seconds, cpu_s, process_tree.peak_mb() - process_tree.own_peak_mb())
+
+
+def sorted_round(name: str, lake: Path, scenarios: int, cores: int) -> EngineRound:
+    """DuckDB or Polars in a new process, without its start: no engine keeps memory of another one."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(_measured_here, name, lake, scenarios, cores).result()
+
+
+def _measured_here(name: str, lake: Path, scenarios: int, cores: int) -> EngineRound:
+    os.environ["POLARS_MAX_THREADS"] = str(cores)
+    import_module(name)
+    kernel = gate_kernel()
+    process_tree.reset_peaks()
+    began, before = time.monotonic(), process_tree.cpu_s()
+    answer = with_sorted(SORTED_BY[name](lake, cores), scenarios, kernel)
+    seconds, cpu_s = time.monotonic() - began, process_tree.cpu_s() - before
+    return EngineRound(answer, seconds, cpu_s, process_tree.own_peak_mb())
+
+
 def compared(
     spark: SparkSession, lake: Path, scenarios: int, cores: int, repeats: int
 ) -> dict[str, float | int]:
-    """Run both in alternating rounds; seconds are medians. Raises SystemExit if results differ."""
-    engines: dict[str, Callable[[], ScenarioTotals]] = {
-        "spark": partial(with_spark, spark, lake, scenarios),
-        "duckdb": partial(with_duckdb, lake, scenarios, cores, gate_kernel()),
-    }
-    seconds: dict[str, list[float]] = {name: [] for name in engines}
-    cpu: dict[str, list[float]] = {name: [] for name in engines}
-    answers: dict[str, ScenarioTotals] = {}
-    peaks = dict.fromkeys(engines, 0.0)
-    for _ in range(repeats):
-        for name, engine in engines.items():
-            process_tree.reset_peaks()
-            began, before = time.monotonic(), process_tree.cpu_s()
-            answers[name] = engine()
-            seconds[name].append(time.monotonic() - began)
-            cpu[name].append(process_tree.cpu_s() - before)
-            # DuckDB runs in this process. Spark is the JVM and its workers; a third of a worker's memory is Python
-            # libraries.
-            own = process_tree.own_peak_mb()
-            peaks[name] = max(peaks[name], own if name == "duckdb" else process_tree.peak_mb() - own)
-    if answers["spark"] != answers["duckdb"]:
-        raise SystemExit(f"answers differ:\n{answers['spark']}\n{answers['duckdb']}")
+    """Run all in alternating rounds; seconds are medians. Raises SystemExit if results differ."""
+    engines: dict[str, Callable[[], EngineRound]] = {"spark": partial(spark_round, spark, lake, scenarios)}
+    for name in SORTED_BY:
+        if find_spec(name) is not None:
+            engines[name] = partial(sorted_round, name, lake, scenarios, cores)
+    rounds = [{name: engine() for name, engine in engines.items()} for _ in range(repeats)]
     found: dict[str, float | int] = {}
     for name in engines:
-        found[f"{name}_s"] = round(statistics.median(seconds[name]), 3)
-        found[f"{name}_least_s"], found[f"{name}_most_s"] = (
-            round(min(seconds[name]), 3),
-            round(max(seconds[name]), 3),
-        )
-        found[f"{name}_cpu_s"] = round(statistics.median(cpu[name]), 3)
-        found[f"{name}_mb"] = round(peaks[name])
-    found["ratio"] = round(found["spark_s"] / found["duckdb_s"], 2)
-    found["cpu_ratio"] = round(found["spark_cpu_s"] / max(found["duckdb_cpu_s"], 0.01), 2)
+        mine = [each[name] for each in rounds]
+        if mine[-1].answer != rounds[-1]["spark"].answer:
+            raise SystemExit(f"answers differ:\n{rounds[-1]['spark'].answer}\n{name}: {mine[-1].answer}")
+        seconds = [each.seconds for each in mine]
+        found[f"{name}_s"] = round(statistics.median(seconds), 3)
+        found[f"{name}_least_s"], found[f"{name}_most_s"] = round(min(seconds), 3), round(max(seconds), 3)
+        found[f"{name}_cpu_s"] = round(statistics.median(each.cpu_s for each in mine), 3)
+        found[f"{name}_mb"] = round(max(each.peak_mb for each in mine))
+    for name in engines.keys() - {"spark"}:
+        prefix = "" if name == "duckdb" else f"{name}_"
+        found[f"{prefix}ratio"] = round(found["spark_s"] / found[f"{name}_s"], 2)
+        found[f"{prefix}cpu_ratio"] = round(found["spark_cpu_s"] / max(found[f"{name}_cpu_s"], 0.01), 2)
     return found
 
 

@@ -5,7 +5,10 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pytest
@@ -71,6 +74,30 @@ def test_a_tree_of_processes_is_measured_as_one() -> None:
     subprocess.run([sys.executable, "-c", "x = bytes(100_000_000)"], check=True)
     assert process_tree.exited_peak_mb() > 100
     assert fleet_of(10_000_000).vehicles == 20
+
+
+def test_every_engine_that_is_installed_replays_the_same_messages(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = Fleet(vehicles=2, seconds=3, outages=1_800, requests_hz=5, segment_rows=1_000)
+    assert sum(write_fleet(fleet, tmp_path / "fleet")) > 1_000
+    lake = tmp_path / "lake"
+    ingest(spark, [str(tmp_path / "fleet")], str(lake))
+    found = whatif.compared(spark, lake, 2, 1, 1)
+    engines = {"spark", "duckdb", *(["polars"] if find_spec("polars") else [])}
+    assert {name.removesuffix("_least_s") for name in found if name.endswith("_least_s")} == engines
+    assert all(found[f"{name}_{unit}"] > 0 for name in engines for unit in ("s", "mb"))
+
+    spark_round = whatif.spark_round
+
+    def one_less(*args: Any) -> whatif.EngineRound:
+        measured = spark_round(*args)
+        (key, (messages, size)), *_ = measured.answer.items()
+        return replace(measured, answer=measured.answer | {key: (messages - 1, size)})
+
+    monkeypatch.setattr(whatif, "spark_round", one_less)
+    with pytest.raises(SystemExit, match="answers differ"):
+        whatif.compared(spark, lake, 2, 1, 1)
 
 
 @pytest.mark.soak
