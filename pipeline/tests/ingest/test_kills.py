@@ -10,7 +10,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,8 +24,8 @@ from tests.sample_lakes import contents
 from ustreamer_pipeline import cli
 from ustreamer_pipeline.bronze.manifest import Manifest
 from ustreamer_pipeline.fleet.fleet import Fleet, write_fleet
-from ustreamer_pipeline.ingest.ingest import ingest
-from ustreamer_pipeline.lake.snapshot import load_snapshot
+from ustreamer_pipeline.ingest.ingest import Ingested, ingest
+from ustreamer_pipeline.lake.snapshot import last_version, load_snapshot
 from ustreamer_pipeline.lake.storage import LocalStorage, storage_of
 from ustreamer_pipeline.schemas import DELIVERIES
 
@@ -40,7 +40,8 @@ FILES: Final = 2 * FLEET.vehicles
 HALVES: Final = ("a", "b")
 """Folders of two vehicles each. The second ingest knows only the second one."""
 BATCHES: Final = 40
-KILLS: Final = {"any time": 12, "writing": 4, "second ingest": 4}
+ROUNDS: Final = {"any time": 12, "writing": 4, "second ingest": 4, "both end": 4}
+"""Kinds of ingests: three that are killed, with a second ingest or without, and one that ends beside a second one."""
 DAY_MS: Final = 86_400_000
 START_S: Final = 300.0
 """A generous limit for the start of a Spark process and its first files."""
@@ -102,8 +103,8 @@ class Deliverer:
 class Reader(threading.Thread):
     """Reads snapshot after snapshot until it is stopped. `wrong` has a text for each that is not whole.
 
-    A snapshot is whole if the vehicles of a half have the rows of the same number of batches, each row once: of any
-    ingest, all files become visible or none.
+    A snapshot is whole if the vehicles of a half have the rows of the same number of batches, each row once, and not of
+    fewer batches than before: of any ingest, all files become visible or none, and they stay.
     """
 
     def __init__(self, spark: SparkSession, lake: str, whole: dict[str, list[dict[str, int]]]) -> None:
@@ -111,6 +112,7 @@ class Reader(threading.Thread):
         self.wrong: list[str] = []
         self.seen: defaultdict[int, int] = defaultdict(int)
         self._spark, self._lake, self._whole = spark, lake, whole
+        self._batches = dict.fromkeys(whole, 0)
         self._stopped = threading.Event()
 
     def run(self) -> None:
@@ -140,11 +142,19 @@ class Reader(threading.Thread):
             self.wrong.append(f"version {snapshot.number}: Spark counts {counted} rows")
         for half, batches in self._whole.items():
             read = {gateway: sorted(numbers[gateway]) for gateway in batches[0]}
-            if not any(
-                read == {gateway: list(range(count)) for gateway, count in batch.items()} for batch in batches
-            ):
+            equal = [
+                number
+                for number, batch in enumerate(batches)
+                if read == {gateway: list(range(count)) for gateway, count in batch.items()}
+            ]
+            if not equal or equal[-1] < self._batches[half]:
                 found = {gateway: len(each) for gateway, each in read.items()}
-                self.wrong.append(f"version {snapshot.number}, half {half}: {found} of {batches}")
+                expected = batches[self._batches[half] :]
+                self.wrong.append(
+                    f"version {snapshot.number}, half {half}: {found}: expected one of {expected}"
+                )
+            else:
+                self._batches[half] = equal[-1]
 
 
 def whole_batches(deliverer: Deliverer, lake: str) -> dict[str, list[dict[str, int]]]:
@@ -182,7 +192,7 @@ def batch_lake(spark: SparkSession, fleet: Path, tmp_path_factory: pytest.TempPa
 
 @dataclass
 class KilledIngest:
-    """One ingest in a process, and the moment at which it is killed."""
+    """One ingest in a process, and the moment at which it is killed, if it is."""
 
     process: "subprocess.Popen[bytes]"
     lake: Path
@@ -209,12 +219,25 @@ class KilledIngest:
     ) -> None:
         """The second one begins while the first one writes, with recordings that have come meanwhile."""
         self.wait_for_files(1)
-        deliverer.hand_over("b")
-        folder = str(deliverer.coming / "b")
-        second = pool.submit(ingest, spark, [folder], str(self.lake))
+        second = second_ingest(spark, deliverer, self.lake, pool)
         self.wait_for_files(self.random.randint(2, FILES))
         kill(self.process)
         assert second.result(START_S).landed >= 2
+
+    def both_end(self, spark: SparkSession, deliverer: Deliverer, pool: ThreadPoolExecutor) -> None:
+        """The second one begins when the first one has planned its tables, and is quicker: that plan is then old."""
+        storage = storage_of(str(self.lake))
+        number = last_version(storage)
+        wait_until(lambda: last_version(storage) > number, "the recordings in bronze", START_S)
+        assert second_ingest(spark, deliverer, self.lake, pool).result(START_S).landed >= 2
+        assert self.process.wait(START_S) == 0
+
+
+def second_ingest(
+    spark: SparkSession, deliverer: Deliverer, lake: Path, pool: ThreadPoolExecutor
+) -> "Future[Ingested]":
+    deliverer.hand_over("b")
+    return pool.submit(ingest, spark, [str(deliverer.coming / "b")], str(lake))
 
 
 def test_twenty_kills_lose_no_row_double_none_and_every_reader_sees_one_snapshot(
@@ -241,7 +264,7 @@ def test_twenty_kills_lose_no_row_double_none_and_every_reader_sees_one_snapshot
     whole_s = time.monotonic() - began
     # A lock of the file system says nothing to another machine, on which the second ingest is.
     monkeypatch.setattr(LocalStorage, "lock", lambda _: nullcontext())
-    left = [kind for kind, count in KILLS.items() for _ in range(count)]
+    left = [kind for kind, count in ROUNDS.items() for _ in range(count)]
     random.shuffle(left)
     pending: Counter[str] = Counter()
     """Kills that left days whose tables were not complete, by kind."""
@@ -249,27 +272,29 @@ def test_twenty_kills_lose_no_row_double_none_and_every_reader_sees_one_snapshot
         ThreadPoolExecutor(1) as pool,
         Reader(spark, str(lake), whole_batches(deliverer, batch_lake)) as reader,
     ):
-        for _ in range(BATCHES - 1):
+        for _ in range(BATCHES - ROUNDS["second ingest"] - ROUNDS["both end"] - 1):
             if not left:
                 break
             hand_over()
             with ingest_process(command, quick_java) as process:
-                killed = KilledIngest(process, lake, random, table_files(lake))
+                one = KilledIngest(process, lake, random, table_files(lake))
                 match left[0]:
                     case "any time":
-                        killed.at_any_time(whole_s)
+                        one.at_any_time(whole_s)
                     case "writing":
-                        killed.while_it_writes()
+                        one.while_it_writes()
+                    case "second ingest":
+                        one.with_a_second_ingest(spark, deliverer, pool)
                     case _:
-                        killed.with_a_second_ingest(spark, deliverer, pool)
-                if process.poll() in (None, -signal.SIGKILL):  # otherwise it was faster: once more
+                        one.both_end(spark, deliverer, pool)
+                if process.poll() in (None, -signal.SIGKILL) or left[0] == "both end":  # it was not faster
                     kill(process)
                     kind = left.pop(0)
                     pending[kind] += kind == "writing" and bool(Manifest.load(storage_of(str(lake))).pending)
         assert left == []
     assert reader.wrong == []
-    assert pending["writing"] >= KILLS["writing"] // 2
-    assert len(reader.seen) >= KILLS["second ingest"], "readings of several versions"
+    assert pending["writing"] >= ROUNDS["writing"] // 2
+    assert len(reader.seen) >= ROUNDS["second ingest"], "readings of several versions"
     while min(deliverer.given.values()) < BATCHES:
         hand_over()
     assert cli.main(["ingest", *command, "--json"]) == 0
