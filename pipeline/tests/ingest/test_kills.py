@@ -41,7 +41,7 @@ HALVES: Final = ("a", "b")
 """Folders of two vehicles each. The second ingest knows only the second one."""
 BATCHES: Final = 40
 ROUNDS: Final = {"any time": 12, "writing": 4, "second ingest": 4, "both end": 4}
-"""Kinds of ingests: three that are killed, with a second ingest or without, and one that ends beside a second one."""
+"""Kinds of ingests: three that are killed, with a second ingest or without, and one that ends during a second one."""
 DAY_MS: Final = 86_400_000
 START_S: Final = 300.0
 """A generous limit for the start of a Spark process and its first files."""
