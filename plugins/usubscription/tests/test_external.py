@@ -130,7 +130,11 @@ def test_a_list_in_pages_counts_as_a_whole(rig: Rig) -> None:
 
 
 def test_an_update_takes_effect_at_once_and_outlives_an_older_list(rig: Rig) -> None:
-    asked = rig.wait_request(1)
+    rig.answer(rig.wait_request(1), listed(TOPICS[3]))
+    rig.wait_topics(TOPICS[3])
+    rig.advance(ms=600)
+    asked = rig.wait_request(2)
+    rig.update(listed(TOPICS[3], state=0))
     rig.update(listed(TOPICS[0]))
     rig.wait_topics(TOPICS[0])
     rig.update(listed(TOPICS[1], state=0))
@@ -166,6 +170,14 @@ def test_an_update_from_a_silent_process_does_not_count(rig: Rig) -> None:
     rig.wait_topics(TOPICS[0], TOPICS[2])
 
 
+def test_an_update_before_the_first_answer_does_not_count(rig: Rig) -> None:
+    asked = rig.wait_request(1)
+    rig.update(listed(TOPICS[1]))
+    wait_until(lambda: rig.service.counts["updates_in_silence"] == 1)
+    rig.answer(asked, listed(TOPICS[0]))
+    rig.wait_topics(TOPICS[0])
+
+
 def test_the_other_version_is_tried_after_a_refusal_and_after_silence(rig: Rig) -> None:
     first = rig.wait_request(1)
     rig.other.send(error_response(rig.ids.next(), first, UStatus(UCode.UNIMPLEMENTED, "version 4 only")))
@@ -199,10 +211,10 @@ def topic_of(asked: UMessage) -> UUri | None:
 
 
 def test_where_a_list_of_everything_is_refused_each_known_topic_is_listed(rig: Rig) -> None:
+    refuse_both_versions(rig)
     for each in TOPICS[:3]:
         rig.update(listed(each))
     rig.wait_topics(*TOPICS[:3])
-    refuse_both_versions(rig)
     refuse(rig, rig.wait_request(3))
     asked = {}
     for number in range(4, 7):
@@ -224,9 +236,9 @@ def test_where_a_list_of_everything_is_refused_each_known_topic_is_listed(rig: R
 
 
 def test_a_topic_without_an_answer_keeps_its_subscriptions(rig: Rig) -> None:
+    refuse_both_versions(rig)
     rig.update(listed(TOPICS[0]))
     rig.wait_topics(TOPICS[0])
-    refuse_both_versions(rig)
     refuse(rig, rig.wait_request(3))
     late = rig.wait_request(4)
     assert topic_of(late) == TOPICS[0]
@@ -238,6 +250,18 @@ def test_a_topic_without_an_answer_keeps_its_subscriptions(rig: Rig) -> None:
     rig.advance(ms=600)
     rig.wait_request(7)
     rig.wait_topics(TOPICS[0])
+
+
+def test_topics_of_updates_in_silence_are_listed_where_a_list_of_everything_is_refused(rig: Rig) -> None:
+    rig.wait_request(1)
+    rig.update(listed(TOPICS[1]))
+    wait_until(lambda: rig.service.counts["updates_in_silence"] == 1)
+    refuse_both_versions(rig)
+    refuse(rig, rig.wait_request(3))
+    asked = rig.wait_request(4)
+    assert topic_of(asked) == TOPICS[1]
+    rig.answer(asked, listed(TOPICS[1]))
+    rig.wait_topics(TOPICS[1])
 
 
 def test_without_known_topics_a_refused_list_is_an_answer(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:

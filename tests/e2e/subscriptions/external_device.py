@@ -40,16 +40,16 @@ _QUIET_S: Final = 0.2
 
 
 class ExternalDevice:
-    """`backbone` and `cloud` are the ports of the networks; the process is on the first one, as is `hpc.vin1`.
+    """`backbone` and `cloud` are the ports of the networks. The uSubscription is on the first one, as is `hpc.vin1`.
 
-    A subclass sets `publisher` and `reader`.
+    A subclass sets `publisher` and `reader`, which subscribes.
     """
 
     topic: Uri
     publisher: ZenohEntity
     reader: ZenohEntity
-    caller_field = b""
-    """The encoded field of a request that has the subscriber, for a process that requires it."""
+    subscriber_field = b""
+    """The encoded field of the subscriber, for a uSubscription that requires it in requests."""
 
     def __init__(self, directory: Path, stack: ExitStack) -> None:
         self.backbone, self.cloud = tcp_ports(2)
@@ -61,7 +61,7 @@ class ExternalDevice:
 
     def start(self, command: Sequence[str | Path]) -> None:
         """Start the uSubscription; it prints a line when it serves."""
-        self._service = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        self._service = subprocess.Popen(command, stdout=subprocess.PIPE)
         assert self._service.stdout is not None
         assert self._service.stdout.readline() == b"READY\n"
 
@@ -75,7 +75,7 @@ class ExternalDevice:
 
     def call(self, method: int) -> None:
         """Subscribe or Unsubscribe at that process."""
-        payload = wire.topic_request(self.topic) + self.caller_field
+        payload = wire.topic_request(self.topic) + self.subscriber_field
         answer = self.reader.call(USUBSCRIPTION.at(method), payload)
         assert answer.head.commstatus in {None, wire.OK}, answer.status
 

@@ -28,7 +28,7 @@ class Device(ExternalDevice):
         self._program = program
         self.publisher = stack.enter_context(ZenohEntity(self.cloud, "cloud", 0x5000, listen_to="up/none"))
         self.reader = self._subscriber = stack.enter_context(Subscriber(self.backbone, "hpc.vin1"))
-        self.caller_field = wire.field(2, wire.subscriber_info(self.reader.address))
+        self.subscriber_field = wire.field(2, wire.subscriber_info(self.reader.address))
 
     def start_service(self) -> None:
         self.start([self._program, f"tcp/127.0.0.1:{self.backbone}", "hpc.vin1"])

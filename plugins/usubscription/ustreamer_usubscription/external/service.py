@@ -12,8 +12,8 @@ Where a list of everything is refused (as by the one in Rust), each known topic 
 began before this start is not found, and one that ended is.
 
 An update that arrives during a request is applied again after the list, which may be older. While that process does not
-answer, the last known subscriptions stay, and updates do not count: any entity of that network could have sent them. At
-the start nothing is known, so nothing is forwarded.
+answer, the last known subscriptions stay, and updates do not count: any entity of that network could have sent them.
+Their topics are listed when it answers. At the start nothing is known, so nothing is forwarded.
 
 Other devices' uSubscriptions are the business of that process. Authorities without a uSubscription, such as ECUs, are
 served here: a Subscribe of it for their topics is granted.
@@ -109,7 +109,9 @@ class ExternalUsubscription:
         self._listed_count = 0
         self._changes: list[ListedChange] = []  # since the request for the first page
         self._is_started = self._is_known = False
+        self._is_answering = False
         self._unanswered = self._refused = 0
+        self._heard: dict[UUri, None] = {}  # topics of updates while there was no answer
         self._topics: deque[UUri] = deque()  # to list in this round, the asked one first
         self._later: deque[UUri] = deque()  # in the next rounds
         self._listed_topics: set[UUri] = set()
@@ -227,6 +229,7 @@ class ExternalUsubscription:
         return True
 
     def _on_no_answer(self) -> None:
+        self._is_answering = False
         self._unanswered += 1
         self._lost("no answer")
         # A page or a topic may be of a process that has gone.
@@ -261,12 +264,14 @@ class ExternalUsubscription:
             self._on_update(message)
 
     def _on_update(self, message: UMessage) -> None:
-        if self._unanswered:
-            self.counts["updates_in_silence"] += 1
-            return
         change = change_in(message, self._authority)
         if change is None:
             self.counts["unreadable"] += 1
+            return
+        if not self._is_answering:
+            self.counts["updates_in_silence"] += 1
+            if len(self._heard) < MAX_TOPICS:
+                self._heard[change.entry.topic] = None
             return
         if self._asked:
             if len(self._changes) >= MAX_CHANGES:  # too many to repeat: the next list has them
@@ -283,7 +288,7 @@ class ExternalUsubscription:
             self._on_no_answer()
             return
         self._asked.clear()
-        self._unanswered = 0
+        self._is_answering, self._unanswered = True, 0
         if self._topics:
             self._on_topic(message, now_ns)
             return
@@ -302,6 +307,7 @@ class ExternalUsubscription:
             self._request_page(now_ns)
             return
         self._refused = 0
+        self._heard.clear()
         self._on_complete({each.pair: each for each in self._directory if each.pair not in self._own})
 
     def _on_refusal(self, code: UCode, now_ns: int) -> None:
@@ -309,6 +315,8 @@ class ExternalUsubscription:
         if code is UCode.INVALID_ARGUMENT and self._version == VERSION_3:
             self._refused += 1
             if self._refused >= REFUSALS:
+                self._later.extendleft(self._heard)
+                self._heard.clear()
                 self._later = self._later or deque(self._known_topics())
                 self._topics = deque(self._later.popleft() for _ in range(min(len(self._later), MAX_TOPICS)))
                 self._request_topic(now_ns)
