@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of silver and settings of the throttle for a replay, from the events of a recording."""
+"""Input of a replay from the events of a recording: rows as the table `deliveries` has them, settings of the throttle."""
 
 import json
 from collections.abc import Sequence
@@ -12,12 +12,12 @@ from ustreamer_recorder.events import Config, Row
 
 SCHEMA: Final = pa.schema([(name, pa.string() if name in TEXTS else pa.int64()) for name in COLUMNS])
 RUN: Final = 1
-_SIGNED: Final = 1 << 63
+_SIGN_BIT: Final = 1 << 63
 _NS_PER_MS: Final = 1_000_000
 
 
 def recorded_settings(events: Sequence[object]) -> dict[tuple[int, int], ThrottleSettings]:
-    """By run and epoch."""
+    """The settings of the throttle by run and epoch."""
     found = {}
     for each in events:
         if isinstance(each, Config):
@@ -28,12 +28,12 @@ def recorded_settings(events: Sequence[object]) -> dict[tuple[int, int], Throttl
 
 
 def recorded_rows(events: Sequence[object]) -> list[dict[str, Any]]:
-    """In the order of silver."""
+    """The rows in the order of the table `deliveries`."""
     rows = (each for each in events if isinstance(each, Row))
-    return [_silver_row(each) for each in sorted(rows, key=lambda row: (row.received_ns, row.seq))]
+    return [_table_row(each) for each in sorted(rows, key=lambda row: (row.received_ns, row.seq))]
 
 
-def _silver_row(row: Row) -> dict[str, Any]:
+def _table_row(row: Row) -> dict[str, Any]:
     return {
         "run": RUN,
         "delivery": row.target.delivery,
@@ -50,5 +50,5 @@ def _silver_row(row: Row) -> dict[str, Any]:
         "egress": row.target.egress,
         "type": row.type.name,
         "verdict": row.verdict.name,
-        "id_msb": (row.id.msb + _SIGNED) % (2 * _SIGNED) - _SIGNED,
+        "id_msb": (row.id.msb + _SIGN_BIT) % (2 * _SIGN_BIT) - _SIGN_BIT,
     }

@@ -68,7 +68,7 @@ def publication_times(hz: float, jitter: float, seed: int, seconds: int = SECOND
     ]
 
 
-class Receiver:
+class SimulatedLimiter:
     """A limiter as the plugin has it, with a timer: when each message leaves."""
 
     def __init__(
@@ -78,7 +78,7 @@ class Receiver:
         latest: bool = False,
         timer_lateness: Callable[[int], int] = lambda due: 0,
     ) -> None:
-        """`timer_lateness` has the time at which a timer is due, and returns by how much later it fires."""
+        """`timer_lateness` gets the time at which a timer is due, and returns by how much later it fires."""
         self.gate, self.pacer = gate, Pacer[int](gate)
         self.sampler = Sampler[int](gate) if latest else None
         self.left: list[tuple[int, int]] = []  # (time, number of the message)
@@ -103,19 +103,22 @@ class Receiver:
             passes = self.gate.admit(now, message.msb)
         else:
             passes, _ = self.sampler.offer(number, now, message.msb)
-        if passes and self.pacer.offer(number, 1, now):
-            self._leave(now, number)
+        if passes:
+            self._pace(now, number)
         self._set_timer(now)
+
+    def _pace(self, now: int, number: int) -> None:
+        if self.pacer.offer(number, 1, now):
+            self._leave(now, number)
+        self.pacer.drop_excess(now)
 
     def _fire(self, now: int) -> None:
         self._timer = None
         number = self.pacer.release(now)
-        if number is None and self.sampler is not None:
-            number = self.sampler.release(now)
-            if number is not None and not self.pacer.offer(number, 1, now):
-                number = None
         if number is not None:
             self._leave(now, number)
+        elif self.sampler is not None and (number := self.sampler.release(now)) is not None:
+            self._pace(now, number)
         self._set_timer(now)
 
     def _leave(self, now: int, number: int) -> None:
@@ -138,7 +141,7 @@ def burst(times: list[int], period: int) -> Fraction:
     return Fraction(max(rises, default=-period), period) + 1
 
 
-def share(receiver: Receiver, messages: list[Message], hz: float, limit: float) -> float:
+def share(receiver: SimulatedLimiter, messages: list[Message], hz: float, limit: float) -> float:
     return len(receiver.offer_all(messages)) / (min(hz, limit) * SECONDS)
 
 
@@ -168,7 +171,7 @@ def test_a_stalling_network_costs_no_messages_and_makes_no_burst(
 ) -> None:
     messages = stalls.arrivals(publication_times(hz, jitter, seed=1))
     rng = random.Random(2)
-    receiver = Receiver(
+    receiver = SimulatedLimiter(
         Gate(period_of(limit), DEFAULT_TOLERANCE, MAX_DELAY),
         latest=latest,
         timer_lateness=lambda due: int(rng.expovariate(1 / (0.2 * MS))),
@@ -180,7 +183,7 @@ def test_a_stalling_network_costs_no_messages_and_makes_no_burst(
 
 def test_by_arrival_alone_a_bunch_is_dropped() -> None:
     messages = STALLS[0].arrivals(publication_times(100, 0.01, seed=1))
-    assert share(Receiver(Gate(period_of(100), DEFAULT_TOLERANCE)), messages, 100, 100) < 0.85
+    assert share(SimulatedLimiter(Gate(period_of(100), DEFAULT_TOLERANCE)), messages, 100, 100) < 0.85
 
 
 def test_no_limiter_that_never_delays_passes_a_bunch_within_the_bound() -> None:
@@ -199,7 +202,7 @@ def test_no_limiter_that_never_delays_passes_a_bunch_within_the_bound() -> None:
 @pytest.mark.parametrize(("hz", "limit"), [(100, 100), (100, 77), (99, 100), (1000, 60), (20, 100)])
 def test_without_stalls_no_message_waits_in_mode_drop(hz: float, limit: float, latest: bool) -> None:
     messages = NEVER.arrivals(publication_times(hz, 0.2, seed=3))
-    receiver = Receiver(Gate(period_of(limit), DEFAULT_TOLERANCE, MAX_DELAY), latest=latest)
+    receiver = SimulatedLimiter(Gate(period_of(limit), DEFAULT_TOLERANCE, MAX_DELAY), latest=latest)
     assert 0.99 <= share(receiver, messages, hz, limit) <= 1.005
     assert latest or not any(receiver.waits)
     assert receiver.gate.departure_gate is None
@@ -208,7 +211,7 @@ def test_without_stalls_no_message_waits_in_mode_drop(hz: float, limit: float, l
 @pytest.mark.parametrize(("length_ms", "wait_ms"), [(30, 30), (60, 60), (99, 100)])
 def test_a_message_waits_no_longer_than_the_stall(length_ms: int, wait_ms: int) -> None:
     messages = Stalls(2_000, length_ms).arrivals(publication_times(100, 0.01, seed=4))
-    receiver = Receiver(Gate(period_of(100), DEFAULT_TOLERANCE, MAX_DELAY))
+    receiver = SimulatedLimiter(Gate(period_of(100), DEFAULT_TOLERANCE, MAX_DELAY))
     receiver.offer_all(messages)
     assert 10 * MS < max(receiver.waits) <= wait_ms * MS
 
@@ -217,7 +220,7 @@ def test_a_delay_after_one_stall_ends() -> None:
     """A publisher exactly at the limit never makes up for it, so one in 250 messages is dropped."""
     times = publication_times(100, 0, seed=5, seconds=40)
     messages = [Message(now, max(now, 1_060 * MS) if now > SECOND else now) for now in times]
-    receiver = Receiver(Gate(period_of(100), DEFAULT_TOLERANCE, MAX_DELAY))
+    receiver = SimulatedLimiter(Gate(period_of(100), DEFAULT_TOLERANCE, MAX_DELAY))
     receiver.offer_all(messages)
     assert max(receiver.waits) > 40 * MS
     assert not any(receiver.waits[-100:])
@@ -226,27 +229,64 @@ def test_a_delay_after_one_stall_ends() -> None:
     assert min(later - earlier for earlier, later in pairwise(missing)) >= DELAYED_MESSAGES
 
 
+@pytest.mark.parametrize("latest", [False, True], ids=["drop", "latest"])
 @pytest.mark.parametrize(
     ("hz", "limit", "least"),
     [(100, 100, 0.84), (100, 77, 0.83), (100, 40, 0.92), (90, 100, 0.93), (75, 100, 1.0)],
 )
-def test_a_process_that_stops_again_and_again_delays_no_message_for_long(
-    hz: float, limit: float, least: float
+def test_a_process_that_is_frozen_again_and_again_delays_no_message_for_long(
+    hz: float, limit: float, least: float, latest: bool
 ) -> None:
-    """It sends for 0.24 s of each 0.3 s, and the limit permits no catching up. By arrival it is 0.80 to 0.83, or 0.91
-    with a limit of 40 Hz.
+    """It sends for 0.24 s of each 0.3 s, and the limit permits no catching up.
+
+    By arrival it is 0.80 to 0.83, or 0.91 with a limit of 40 Hz.
     """
-    stops = Stalls(300, 60)
-    receiver = Receiver(Gate(period_of(limit), DEFAULT_TOLERANCE, MAX_DELAY), timer_lateness=stops.lateness)
-    found = share(receiver, stops.arrivals(publication_times(hz, 0.01, seed=8)), hz, limit)
-    assert least <= found <= 1.005
-    assert max(receiver.waits) <= MAX_DELAY + LATE_TIMER_NS + stops.length_ms * MS
+    freezes = Stalls(300, 60)
+    receiver = SimulatedLimiter(
+        Gate(period_of(limit), DEFAULT_TOLERANCE, MAX_DELAY),
+        latest=latest,
+        timer_lateness=freezes.lateness,
+    )
+    messages = freezes.arrivals(publication_times(hz, 0.01, seed=8))
+    assert least <= share(receiver, messages, hz, limit) <= 1.005
+    # Mode latest holds a message for up to a period before.
+    hold = period_of(limit) if latest else 0
+    assert max(receiver.waits) <= MAX_DELAY + LATE_TIMER_NS + freezes.length_ms * MS + hold
     assert burst([now for now, _ in receiver.left], period_of(limit)) <= 2.5
+    assert not latest or receiver.left[-1][1] == len(messages) - 1
+
+
+@given(
+    st.sampled_from([MS, 10 * MS, 77 * MS]),
+    st.sampled_from([10 * MS, MAX_DELAY]),
+    st.lists(st.tuples(st.integers(0, 40), st.integers(0, 150)), min_size=1, max_size=60),
+)
+def test_mode_latest_keeps_the_last_message_of_a_frozen_process(
+    period: int, max_delay: int, events: list[tuple[int, int]]
+) -> None:
+    """Each event: a pause before it and a freeze in which it comes, in ms."""
+    late: list[tuple[int, int]] = []
+    now, messages = 10 * SECOND, list[Message]()
+    for pause, frozen in events:
+        now += pause * MS
+        late.append((now, now + frozen * MS))
+        messages.append(Message(now, now + frozen * MS))
+        now += frozen * MS
+
+    def lateness(due: int) -> int:
+        return max((end - due for begin, end in late if begin <= due < end), default=0)
+
+    receiver = SimulatedLimiter(
+        Gate(period, DEFAULT_TOLERANCE, max_delay), latest=True, timer_lateness=lateness
+    )
+    receiver.offer_all(messages)
+    assert receiver.left[-1][1] == len(messages) - 1
+    assert burst([at for at, _ in receiver.left], period) <= 2.5
 
 
 def test_a_delay_after_some_stops_of_the_process_ends() -> None:
     stops = Stalls(300, 60)
-    receiver = Receiver(
+    receiver = SimulatedLimiter(
         Gate(period_of(100), DEFAULT_TOLERANCE, MAX_DELAY),
         timer_lateness=lambda due: stops.lateness(due) if due < 3 * SECOND else 0,
     )
@@ -298,8 +338,8 @@ def shifted(messages: list[Message], created: Callable[[int], int]) -> list[Mess
 @pytest.mark.parametrize("stalls", [NEVER, *STALLS], ids=str)
 def test_a_false_clock_is_judged_by_arrival(stalls: Stalls, created: Callable[[int], int]) -> None:
     messages = stalls.arrivals(publication_times(100, 0.01, seed=6))
-    by_arrival = Receiver(Gate(period_of(100), DEFAULT_TOLERANCE))
-    receiver = Receiver(Gate(period_of(100), DEFAULT_TOLERANCE, MAX_DELAY))
+    by_arrival = SimulatedLimiter(Gate(period_of(100), DEFAULT_TOLERANCE))
+    receiver = SimulatedLimiter(Gate(period_of(100), DEFAULT_TOLERANCE, MAX_DELAY))
     arrival = share(by_arrival, messages, 100, 100)
     assert share(receiver, shifted(messages, created), 100, 100) >= arrival - 0.02
     assert burst([now for now, _ in receiver.left], period_of(100)) <= 2.5
@@ -355,7 +395,7 @@ def test_whatever_the_ids_and_timers_no_window_exceeds_the_bound_and_order_is_ke
     period: int, tolerance: float, max_delay: int, latest: bool, events: list[Event]
 ) -> None:
     lateness = iter(event.lateness * period // 100 for event in events * 2)
-    receiver = Receiver(
+    receiver = SimulatedLimiter(
         Gate(period, tolerance, max_delay), latest=latest, timer_lateness=lambda due: next(lateness, 0)
     )
     now, messages = 10 * SECOND, []
@@ -419,16 +459,26 @@ def paced(max_delay: int = MAX_DELAY_NS, period: int = 10 * MS) -> Pacer[str]:
     return pacer
 
 
+def kept(pacer: Pacer[str]) -> list[str]:
+    """All waiting messages, in the order in which they leave."""
+    found = list[str]()
+    while (due_ns := pacer.due_ns) is not None:
+        assert pacer.release(due_ns - 1) is None
+        released = pacer.release(due_ns)
+        assert released is not None
+        found.append(released)
+    return found
+
+
 def test_waiting_messages_have_a_bound_in_bytes_but_for_a_single_one() -> None:
     pacer, now = paced(), SECOND + 60 * MS
+    assert pacer.offer("first", MAX_WAITING_BYTES, now) is False
+    assert pacer.drop_excess(now) == []
     assert pacer.offer("long", MAX_WAITING_BYTES + 1, now) is False
-    assert pacer.offer("another", 0, now) is None
-    due_ns = pacer.due_ns
-    assert due_ns is not None
-    assert pacer.release(due_ns - 1) is None
-    assert pacer.release(due_ns) == "long"
-    assert pacer.due_ns is None
-    assert [pacer.offer(size, len(size), now) for size in ("x" * MAX_WAITING_BYTES, "y")] == [False, None]
+    assert pacer.drop_excess(now) == ["first"]
+    assert pacer.offer("last", 1, now) is False
+    assert pacer.drop_excess(now) == ["long"]
+    assert kept(pacer) == ["last"]
 
 
 @pytest.mark.parametrize(
@@ -436,25 +486,25 @@ def test_waiting_messages_have_a_bound_in_bytes_but_for_a_single_one() -> None:
     [(MAX_DELAY, 10 * MS, 12), (MAX_DELAY_NS, 10 * MS, 102), (MAX_DELAY_NS, MS, MAX_WAITING)],
 )
 def test_waiting_messages_have_a_bound_in_time_and_number(max_delay: int, period: int, waiting: int) -> None:
-    """12 messages of 10 ms are the delay and 20 ms for late timers."""
+    """12 messages of 10 ms are the delay and 20 ms for late timers. The oldest ones are dropped."""
     pacer, now = paced(max_delay, period), SECOND + 60 * MS
-    offers = [pacer.offer("message", 1, now) for _ in range(waiting + 1)]
-    assert offers == [False] * waiting + [None]
+    dropped = list[str]()
+    for number in range(waiting + 3):
+        assert pacer.offer(str(number), 1, now) is False
+        dropped += pacer.drop_excess(now)
+    assert dropped == ["0", "1", "2"]
+    assert kept(pacer) == [str(number) for number in range(3, waiting + 3)]
 
 
 @pytest.mark.parametrize(("period_ms", "left"), [(5, 6), (20, 6), (50, 2), (10_000, 1)])
-def test_at_a_slower_limit_the_oldest_messages_leave_no_more(period_ms: int, left: int) -> None:
+def test_at_a_slower_limit_the_oldest_messages_are_dropped(period_ms: int, left: int) -> None:
     pacer, now = paced(MAX_DELAY), SECOND + 60 * MS
     for number in range(6):
         assert pacer.offer(str(number), 1, now) is False
     pacer._gate.retune(period_ms * MS, now)
-    dropped = pacer.retune(period_ms * MS, now)
-    assert dropped == [str(number) for number in range(6 - left)]
-    released = []
-    while (due_ns := pacer.due_ns) is not None:
-        released.append(pacer.release(due_ns))
-        assert period_ms > 100 or due_ns - now <= MAX_DELAY + LATE_TIMER_NS
-    assert released == [str(number) for number in range(6 - left, 6)]
+    pacer.retune(period_ms * MS, now)
+    assert pacer.drop_excess(now) == [str(number) for number in range(6 - left)]
+    assert kept(pacer) == [str(number) for number in range(6 - left, 6)]
 
 
 def test_a_gate_rejects_a_delay_out_of_range() -> None:
@@ -494,7 +544,7 @@ def delivered_in_series(row: SeriesRow, streamers: int, *, latest: bool) -> floa
         periods.insert(0, max(1, periods[0] * 2 // 3 // MS) * MS)
     messages = row.stalls.arrivals(publication_times(row.hz, row.jitter, seed=7))
     for number, period in enumerate(periods):
-        receiver = Receiver(
+        receiver = SimulatedLimiter(
             Gate(period, DEFAULT_TOLERANCE, MAX_DELAY), latest=latest and number == len(periods) - 1
         )
         receiver.offer_all(messages)
@@ -514,7 +564,7 @@ def test_equal_limits_in_series_miss_the_rate() -> None:
     """The reason for the headroom: 77 Hz upstream as 12 ms."""
     messages = NEVER.arrivals(publication_times(100, 0.01, seed=7))
     for period in (12 * MS, period_of(77)):
-        receiver = Receiver(Gate(period, DEFAULT_TOLERANCE))
+        receiver = SimulatedLimiter(Gate(period, DEFAULT_TOLERANCE))
         receiver.offer_all(messages)
         messages = [Message(messages[which].created_ns, now) for now, which in receiver.left]
     assert len(messages) / (77 * SECONDS) < 0.98

@@ -40,7 +40,7 @@ that decides on arrival and never delays can do better: to pass all six breaks t
    at most T / period + 2.5 messages in any window, whatever the ids contain.
 
 The publisher states the creation times, so they may be wrong. A lag of more than `max_delay_ns`, or a time before that
-of an earlier message, means that the clock stepped or is false. Then arrival counts for `DISTRUST_NS`. False times do
+of an earlier message, means that the clock stepped or is false, or a longer stall. Then arrival counts for `DISTRUST_NS`. False times do
 not change the bound of the second step. They delay messages of that publisher only, by at most `max_delay_ns`.
 
 After a stall, every later message of a publisher exactly at the limit would be delayed. So one in `DELAYED_MESSAGES`
@@ -154,7 +154,7 @@ class Gate:
 
     @property
     def max_wait_ns(self) -> int:
-        """The longest wait of a message that passed."""
+        """The longest planned wait of a message that passed."""
         return min(self._max_delay, MAX_WAITING * self._period)
 
     def admit(self, now_ns: int, msb: int = 0) -> bool:

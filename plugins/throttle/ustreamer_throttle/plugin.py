@@ -92,18 +92,20 @@ class DropFilter(Filter):
     def retune(self, period_ns: int, now_ns: int) -> None:
         """See `Gate.retune`."""
         self._gate.retune(period_ns, now_ns)
-        for message in self._pacer.retune(period_ns, now_ns):
-            self._delivery.dropped_held(message, now_ns)
+        self._pacer.retune(period_ns, now_ns)
+        self._drop_excess(now_ns)
         self._set_timer()
 
     def _pace(self, message: UMessage, now_ns: int) -> Verdict | None:
-        leaves = self._pacer.offer(message, len(message.payload), now_ns)
-        if leaves is None:
-            return Verdict.THROTTLED
-        if leaves:
+        if self._pacer.offer(message, len(message.payload), now_ns):
             return None
+        self._drop_excess(now_ns)
         self._set_timer()
         return Verdict.QUEUED
+
+    def _drop_excess(self, now_ns: int) -> None:
+        for message in self._pacer.drop_excess(now_ns):
+            self._delivery.dropped_held(message, now_ns)
 
     def _release(self, now_ns: int) -> UMessage | None:
         return self._pacer.release(now_ns)
@@ -143,8 +145,7 @@ class LatestFilter(DropFilter):
         if message is None:
             return None
         leaves = self._pacer.offer(message, len(message.payload), now_ns)  # behind the messages that wait
-        if leaves is None:
-            self._delivery.dropped_held(message, now_ns)
+        self._drop_excess(now_ns)
         return message if leaves else None
 
     def _due_ns(self) -> int | None:
