@@ -216,6 +216,7 @@ def test_the_end_of_the_loop_ends_a_running_call() -> None:
         inbox.put(publication(1))
         await asyncio.wait_for(listener.called.wait(), DEADLINE_S)
 
+    # Else `run` waits for the call for ever, and the time limit of the test ends it.
     asyncio.run(asyncio.wait_for(main(), DEADLINE_S))
 
 

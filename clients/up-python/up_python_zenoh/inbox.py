@@ -69,7 +69,7 @@ class ListenerInbox:
     async def close(self) -> None:
         """No call starts after the return. A running call is cancelled, unless the listener itself closes its inbox.
 
-        It waits for a call that ignores this for `CLOSE_S`, and then logs it.
+        It waits at most `CLOSE_S` for a listener that ignores the cancellation, and then logs it.
         """
         self._closed = True
         self._waiting.clear()

@@ -86,7 +86,19 @@ def test_a_topic_for_listeners_needs_no_subscriber_and_no_publisher() -> None:
     explanation = Explanation(SELF, steps, "delivered", (Target("inside", broadcast=True),))
     [found] = topic_findings(evidence(running=True, home=SELF, explanations=(explanation,)))
     assert found.cause == HEALTHY
-    assert found.text.endswith(f"It has no subscriber. It needs none: {steps[0].text}; {steps[1].text}.")
+    assert found.text.endswith(
+        f"It has no subscriber. The topic needs no subscription: {steps[0].text}; {steps[1].text}."
+    )
+
+
+def test_a_broadcast_topic_that_goes_nowhere_names_the_rules() -> None:
+    step = Step(
+        "listeners", passed=False, text="a listener behind 'inside' does not get it: a rule denies it"
+    )
+    explanation = Explanation(SELF, (step,), "no_subscriber")
+    found = topic_findings(evidence(running=True, home=SELF, explanations=(explanation,)))
+    assert [each.cause for each in found] == ["listeners_refused"]
+    assert step.text in found[0].text
 
 
 def test_words_of_numbers_and_lists() -> None:

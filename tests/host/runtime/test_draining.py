@@ -114,7 +114,7 @@ class Changes:
 
 
 def test_broadcasts_that_may_not_have_arrived_are_no_dead_letters(bench: Bench) -> None:
-    """They have no subscriber. Another topic, which has none any more, is reported as ever."""
+    """They have no subscriber. A topic whose subscriber left is still reported."""
     streamer = bench.started(fake("chassis", "chassis"), extra={"changes": Changes})
     assert streamer.dispatcher.router.broadcast_endpoints(TOPIC) == ("chassis",)
     other = publish(new_id(), TOPIC.with_resource(0x8002))

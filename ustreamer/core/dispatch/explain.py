@@ -16,7 +16,7 @@ _NS_PER_S = 1_000_000_000
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One rule. `passed` is False for the rule that ended the decision, and for a subscriber without a target."""
+    """One rule. `passed` is False for the rule that ended the decision, and for one that gives no target."""
 
     rule: str
     passed: bool

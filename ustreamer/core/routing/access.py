@@ -155,7 +155,7 @@ class AccessPolicy:
         return None if may_pass else _denied(attributes, f"no rule of {self._section} allows")
 
     def broadcast_deny_reason(self, topic: UUri) -> str:
-        """Why publications of the streamer's own `topic` do not go out to the listeners behind this endpoint; or empty.
+        """The rule that keeps a broadcast topic from the listeners behind this endpoint; empty if none does.
 
         A rule to allow counts only if it names the authority of the topic: other rules are about what may come in.
         """

@@ -115,9 +115,9 @@ class Router:
         self._broadcast_endpoints = dict[UUri, tuple[str, ...]]()
         self._broadcast_refusals = dict[UUri, dict[str, str]]()
         for topic in broadcast_topics:
-            refusals = self._refusals_of_broadcast(topic)
-            self._broadcast_refusals[topic] = {name: reason for name, reason in refusals.items() if reason}
-            self._broadcast_endpoints[topic] = tuple(name for name, reason in refusals.items() if not reason)
+            reasons = self._broadcast_reasons(topic)
+            self._broadcast_refusals[topic] = {name: reason for name, reason in reasons.items() if reason}
+            self._broadcast_endpoints[topic] = tuple(name for name, reason in reasons.items() if not reason)
 
     def decide(self, ingress: str, attributes: UAttributes) -> RoutingDecision:
         """The decision for a message with these attributes that came in at `ingress`. Raises InvalidMessage."""
@@ -224,7 +224,7 @@ class Router:
         return self._broadcast_endpoints.get(topic, ())
 
     def broadcast_refusals(self, topic: UUri) -> Mapping[str, str]:
-        """The other multicast domains, with the reason why a topic of the streamer's own does not go there."""
+        """The multicast domains where access rules keep out a broadcast topic, with the rule."""
         return self._broadcast_refusals.get(topic, {})
 
     def is_broadcast(self, endpoint: str, attributes: UAttributes) -> bool:
@@ -236,7 +236,7 @@ class Router:
             and Target(endpoint, broadcast=True) in self.subscribed_targets(SELF, topic)
         )
 
-    def _refusals_of_broadcast(self, topic: UUri) -> dict[str, str]:
+    def _broadcast_reasons(self, topic: UUri) -> dict[str, str]:
         """All multicast domains; the reason is empty where the topic goes out."""
         return {
             name: self._access[name].broadcast_deny_reason(topic) if name in self._access else ""

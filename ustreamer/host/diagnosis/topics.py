@@ -102,8 +102,20 @@ def _no_target(evidence: Evidence) -> Iterator[DiagnosisFinding]:
         return
     if evidence.subscriptions:
         yield from _unserved_subscribers(evidence)
-        return
-    yield from _ended_subscription(evidence)
+    elif _listeners_text(evidence):
+        yield from _refused_listeners(evidence)
+    else:
+        yield from _ended_subscription(evidence)
+
+
+def _refused_listeners(evidence: Evidence) -> Iterator[DiagnosisFinding]:
+    """A broadcast topic that access rules keep from each network, and that has no subscriber."""
+    yield DiagnosisFinding(
+        "listeners_refused",
+        f"{evidence.subject} goes to no network.{_listeners_text(evidence)}",
+        evidence.loaded_ms,
+        "Allow the topic in `access` of an endpoint, then `ustreamer reload`; or have a receiver subscribe it.",
+    )
 
 
 def _unserved_subscribers(evidence: Evidence) -> Iterator[DiagnosisFinding]:
@@ -240,7 +252,10 @@ def _pending_at_ecu(home: EndpointEvidence, topic: UUri, since_ms: int) -> Diagn
 
 
 def _is_silent(evidence: Evidence) -> bool:
-    """Whether the topic has targets, but no message comes in, as far as the sample can show it."""
+    """Whether a topic with a subscriber brings no message, as far as the sample can show it.
+
+    The topics of the streamer itself are silent while nothing changes.
+    """
     if not evidence.running or evidence.received_in_sample or evidence.letters or evidence.input_problem:
         return False
     if evidence.home == SELF or not _subscribed_targets(evidence):
@@ -438,33 +453,31 @@ def _failing_plugins(evidence: Evidence) -> Iterator[DiagnosisFinding]:
             )
 
 
-def _targets(targets: Sequence[Target]) -> str:
+def _target_count_text(targets: Sequence[Target]) -> str:
     return "1 target" if len(targets) == 1 else f"{len(targets)} targets"
 
 
-def _listeners(evidence: Evidence) -> str:
+def _listeners_text(evidence: Evidence) -> str:
     """A sentence about the listeners of a topic that needs no subscription; empty for other topics."""
     steps = [step for each in evidence.explanations for step in each.steps if step.rule == "listeners"]
     if not steps:
         return ""
     subscribed = "" if _subscribed_targets(evidence) else " It has no subscriber."
-    return f"{subscribed} It needs none: {'; '.join(step.text for step in steps)}."
+    return f"{subscribed} The topic needs no subscription: {'; '.join(step.text for step in steps)}."
 
 
 def _healthy(evidence: Evidence) -> DiagnosisFinding:
     targets = [target for each in evidence.explanations for target in each.targets]
     if not evidence.running:
-        text = (
-            f"{evidence.subject} has {_targets(targets)} by the configuration and the stored subscriptions."
-        )
-        return DiagnosisFinding(HEALTHY, text + _listeners(evidence))
+        text = f"{evidence.subject} has {_target_count_text(targets)} by the configuration and the stored subscriptions."
+        return DiagnosisFinding(HEALTHY, text + _listeners_text(evidence))
     rate = evidence.received_in_sample / evidence.sample_s if evidence.sample_s else 0
     delivered = sum(each.delivered for each in evidence.targets)
     text = (
-        f"Nothing is wrong with {evidence.subject}: {rate:.3g} messages/s come in for {_targets(targets)}, and "
+        f"Nothing is wrong with {evidence.subject}: {rate:.3g} messages/s come in for {_target_count_text(targets)}, and "
         f"{delivered} were delivered."
     )
-    return DiagnosisFinding(HEALTHY, text + _listeners(evidence))
+    return DiagnosisFinding(HEALTHY, text + _listeners_text(evidence))
 
 
 TOPIC_CHECKS: Final[tuple[Check, ...]] = (
