@@ -121,6 +121,7 @@ def test_zsh_completes_commands_and_options(
     zsh: Zsh, words: list[str], expected: set[str], absent: set[str]
 ) -> None:
     # ^D lists the candidates, also if there is one only.
+    found = set[str]()
     for _ in range(_TRIES):  # zsh may drop what is typed while it makes a list
         found = set(zsh.answer_to(f"ustreamer {' '.join(words)}\x04").split())
         if expected <= found:
