@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ustreamer why` names the cause of a fault in its first sentence. Faults are injected one by one, into one streamer."""
 
+import os
 import resource
+import signal
 import threading
 from argparse import Namespace
 from collections.abc import Callable, Iterator
@@ -21,6 +23,7 @@ from tests.e2e.operations.why_world import (
 )
 from tests.e2e.rigs import wire
 from tests.e2e.rigs.entities import ZenohEntity
+from tests.e2e.rigs.streamer import StreamerProcess, run_command
 from tests.host.running_streamer import BASE, RunningStreamer
 from tests.waiting import DEADLINE_S, wait_until
 from ustreamer.core.peers.election import PeerRouters, RouterId, election_key
@@ -792,6 +795,40 @@ def test_a_topic_for_listeners_needs_no_subscriber_and_no_link(
         found, _ = world.why(UNSUBSCRIBE.with_resource(0x8000))
     assert [each["cause"] for each in found["findings"]] == ["healthy"]
     assert "each listener behind 'far' gets it without a subscription" in found["findings"][0]["text"]
+
+
+def test_a_slow_publisher_that_stopped_is_silent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with World(tmp_path, capsys) as world:
+        topic = world.topic("hpc")
+        world.subscribe(topic)
+        world.publish(topic, number=20)
+        wait_until(
+            lambda: sum(each.received for each in world.streamer.targets() if each.topic == topic) == 20
+        )
+        found, took_s = world.why(topic, sample_s=0.3)
+    assert [each["cause"] for each in found["findings"]] == ["publisher_silent"]
+    assert took_s < MAX_S
+
+
+def test_a_streamer_that_hangs_is_named_in_time(tmp_path: Path) -> None:
+    config = tmp_path / "ustreamer.toml"
+    config.write_text(
+        'authority = "hpc"\nstate_dir = "state"\n[endpoints.inside]\ntransport = "local"\nnetwork = "n"\n'
+        'authorities = ["hpc"]\n'
+    )
+    with StreamerProcess(config) as process:
+        os.kill(process.pid, signal.SIGSTOP)
+        try:
+            answers = [
+                run_command("why", "//hpc/1234/1/8001", config, within=20.0),
+                run_command("routes", config, within=40.0),
+            ]
+        finally:
+            os.kill(process.pid, signal.SIGCONT)
+    stopped = f"process {process.pid} is stopped by a signal or a debugger"
+    assert answers[0].stdout.startswith(f"The streamer does not answer: {stopped}.")
+    assert stopped in answers[1].stderr
+    assert [each.returncode for each in answers] == [1, 69]
 
 
 def test_a_stopped_streamer_is_named_and_its_files_are_judged(

@@ -10,6 +10,7 @@ import logging
 import os
 import select
 import socket
+import struct
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -26,7 +27,9 @@ SOCKET: Final = "admin.sock"
 MAX_REQUEST: Final = 1 << 20
 MAX_RESPONSE: Final = 1 << 26
 _LINE_TIMEOUT_NS: Final = 5_000_000_000  # for one line, in either direction
-_RESPONSE_TIMEOUT_S: Final = 600.0  # how long a client waits: redriving 10 000 dead letters takes a minute
+_RESPONSE_TIMEOUT_S: Final = 10.0  # how long a client waits for an answer
+_CHANGE_TIMEOUT_S: Final = 600.0  # the same for a change: redriving 10 000 dead letters takes a minute
+_PEER_CREDENTIALS: Final = struct.Struct("3i")  # pid, uid, gid
 # For a stream reader that stopped reading: it occupies one of few slots.
 _STREAM_WRITE_TIMEOUT_S: Final = 60.0
 _POLL_S: Final = 0.5
@@ -382,14 +385,23 @@ def _short_path(path: Path) -> Iterator[str]:
 # --- the client ------------------------------------------------------------------------------------------------------
 
 
-def send_request(state_dir: Path, request: AdminRequest) -> Any:
+class NoAnswerError(UStatusError):
+    """UNAVAILABLE: a streamer runs, and does not answer. `state` names its process and says what it does."""
+
+    def __init__(self, path: Path, timeout_s: float, state: str) -> None:
+        super().__init__(UCode.UNAVAILABLE, f"{path}: no answer in {timeout_s:g} s: {state}")
+        self.state = state
+
+
+def send_request(state_dir: Path, request: AdminRequest, timeout_s: float | None = None) -> Any:
     """Send a request to the streamer that runs on `state_dir`; returns the result as JSON.
 
-    Raises UStatusError: UNAVAILABLE if no streamer runs there, PERMISSION_DENIED if it belongs to another user;
-    AdminError for a failed request.
+    `timeout_s` is how long to wait for the answer; None: 10 s, or 10 minutes for a change. Raises UStatusError:
+    UNAVAILABLE if no streamer runs there, PERMISSION_DENIED if it belongs to another user; NoAnswerError; AdminError
+    for a failed request.
     """
     path = state_dir / SOCKET
-    with _open_request(path, request) as connection:
+    with _open_request(path, request, timeout_s) as connection:
         line = _read_all(connection)
     return _decode_result(line, path)
 
@@ -403,15 +415,21 @@ def stream_lines(path: Path, request: AdminRequest) -> Generator[bytes, None, No
 
 
 @contextmanager
-def _open_request(path: Path, request: AdminRequest) -> Iterator[socket.socket]:
+def _open_request(
+    path: Path, request: AdminRequest, timeout_s: float | None = None
+) -> Iterator[socket.socket]:
     """A connection to the admin socket `path`, with the request sent."""
+    changes = isinstance(request, ReloadRequest | RedriveRequest | PurgeRequest | PluginRequest)
+    timeout_s = timeout_s or (_CHANGE_TIMEOUT_S if changes else _RESPONSE_TIMEOUT_S)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(_RESPONSE_TIMEOUT_S)
+        connection.settimeout(timeout_s)
         try:
             with _short_path(path) as short:
                 connection.connect(short)
             connection.sendall(msgspec.json.encode(request) + b"\n")
             yield connection
+        except TimeoutError as error:
+            raise NoAnswerError(path, timeout_s, _listener_state(connection)) from error
         except PermissionError as error:
             text = f"{path}: expected to be the user of the streamer, or root"
             raise UStatusError(UCode.PERMISSION_DENIED, text) from error
@@ -420,6 +438,24 @@ def _open_request(path: Path, request: AdminRequest) -> Iterator[socket.socket]:
             raise UStatusError(UCode.UNAVAILABLE, text) from error
         except OSError as error:
             raise UStatusError(UCode.UNAVAILABLE, f"{path}: no answer: {error}") from error
+
+
+def _listener_state(connection: socket.socket) -> str:
+    """What the process at the other end does, as far as the kernel knows."""
+    try:
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER_CREDENTIALS.size)
+        pid = _PEER_CREDENTIALS.unpack(credentials)[0]
+        state = (
+            Path(f"/proc/{pid}/stat")
+            .read_text(encoding="ascii", errors="replace")
+            .rpartition(")")[2]
+            .split()[0]
+        )
+    except (OSError, IndexError):
+        return "it hangs, has no CPU time, or executes a long command"
+    if state in "Tt":
+        return f"process {pid} is stopped by a signal or a debugger"
+    return f"process {pid} hangs, has no CPU time, or executes a long command"
 
 
 def _read_all(connection: socket.socket) -> bytes:

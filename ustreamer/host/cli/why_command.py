@@ -12,16 +12,18 @@ from typing import Final
 
 import msgspec
 
-from ustreamer.host.admin.server import WhyRequest, send_request
+from ustreamer.host.admin.server import NoAnswerError, PluginsRequest, WhyRequest, send_request
 from ustreamer.host.cli.admin_commands import state_dir_of
-from ustreamer.host.diagnosis.diagnosis import Diagnosis, diagnose, paragraph
-from ustreamer.host.diagnosis.findings import HEALTHY
+from ustreamer.host.diagnosis.diagnosis import Diagnosis, diagnose, kind_of, paragraph
+from ustreamer.host.diagnosis.findings import HEALTHY, DiagnosisFinding
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
 
 _OK: Final = 0
 _PROBLEM: Final = 1
+_ANSWER_S: Final = 1.2
+"""Without an answer to the simplest request for this time, the streamer hangs."""
 
 
 def run_why(arguments: argparse.Namespace) -> int:
@@ -34,7 +36,10 @@ def run_why(arguments: argparse.Namespace) -> int:
     state_dir = state_dir_of(arguments.config)
     wanted = WhyRequest(str(subject), source, str(arguments.config.absolute()), arguments.sample)
     try:
+        send_request(state_dir, PluginsRequest(), _ANSWER_S)  # a diagnosis takes longer
         diagnosis = msgspec.convert(send_request(state_dir, wanted), Diagnosis)
+    except NoAnswerError as error:
+        diagnosis = _without_answer(subject, error)
     except UStatusError as error:
         if error.code is not UCode.UNAVAILABLE:
             raise
@@ -44,6 +49,16 @@ def run_why(arguments: argparse.Namespace) -> int:
     else:
         print(paragraph(diagnosis, SYSTEM_CLOCK.wall_ms(), str(state_dir)))
     return _OK if diagnosis.running and diagnosis.cause.cause == HEALTHY else _PROBLEM
+
+
+def _without_answer(subject: UUri, error: NoAnswerError) -> Diagnosis:
+    finding = DiagnosisFinding(
+        "streamer_silent",
+        f"The streamer does not answer: {error.state}.",
+        None,
+        "Send it SIGCONT if it is stopped, or restart it; the watchdog of the systemd unit restarts it.",
+    )
+    return Diagnosis(str(subject), kind_of(subject), True, (finding,))
 
 
 def _diagnose_files(config: Path, subject: UUri, source: UUri | None) -> Diagnosis:

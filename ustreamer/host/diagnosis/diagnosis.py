@@ -11,6 +11,7 @@ from ustreamer.host.diagnosis.findings import HEALTHY, DiagnosisFinding
 from ustreamer.host.diagnosis.methods import method_findings
 from ustreamer.host.diagnosis.subscribers import subscriber_findings
 from ustreamer.host.diagnosis.topics import topic_findings
+from ustreamer.uprotocol.uuri import UUri
 
 MAX_FINDINGS: Final = 5
 _BY_CONFIGURATION: Final = {
@@ -37,10 +38,15 @@ class Diagnosis(msgspec.Struct, frozen=True):
         return self.findings[0]
 
 
+def kind_of(subject: UUri) -> str:
+    """`topic`, `method` or `subscriber`."""
+    return "topic" if subject.is_topic else "method" if subject.is_method else "subscriber"
+
+
 def diagnose(evidence: Evidence) -> Diagnosis:
     """The findings for this evidence."""
     subject = evidence.subject
-    kind = "topic" if subject.is_topic else "method" if subject.is_method else "subscriber"
+    kind = kind_of(subject)
     find = {"topic": topic_findings, "method": method_findings, "subscriber": subscriber_findings}[kind]
     findings = find(evidence)
     if evidence.file_problem:

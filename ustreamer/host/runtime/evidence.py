@@ -39,9 +39,12 @@ from ustreamer.uprotocol.uuri import ANY_AUTHORITY, UUri
 MAX_SUBSCRIPTIONS: Final = 100_000
 """Subscriptions that are searched for those of a subscriber and for similar ones: 0.2 s."""
 MAX_SIMILAR: Final = 3
+_LONGEST_SAMPLE_S: Final = 1.2
+_SAMPLE_STEP_S: Final = 0.05
 _SUBSCRIBER_QUEUES: Final = 1_000
 _TTL_MS: Final = 10_000
 _NS_PER_MS: Final = 1_000_000
+_NS_PER_S: Final = 1_000_000_000
 _CALLER: Final = 0x7FFF
 """The uEntity of a caller that stands for all of its authority."""
 
@@ -85,6 +88,10 @@ def collect_evidence(
     if subject.is_method:
         return collector.about_method(subject, source)
     return collector.about_subscriber(subject)
+
+
+def _received(targets: Iterable[TargetStatistics]) -> int:
+    return sum(each.received for each in targets)
 
 
 class _Collector:
@@ -217,13 +224,20 @@ class _Collector:
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def _take_sample(self, topics: Iterable[UUri]) -> list[TargetStatistics]:
-        """Read the counters, wait, read them again; returns the targets of `topics` before."""
+        """Read the counters, wait, read them again; returns the targets of `topics` before.
+
+        If a topic had messages earlier and has none in the sample, the sample is longer: the publisher may be slow.
+        """
         if not self._sources.running:
             return []
         topics = tuple(topics)
         before = self._targets(topics)
         self._before = self._sources.snapshot(_SUBSCRIBER_QUEUES)
+        received, began_ns = _received(before), self._sources.clock.monotonic_ns()
         time.sleep(self._sample_s)
+        while 0 < self._sample_s < _LONGEST_SAMPLE_S and 0 < received == _received(self._targets(topics)):
+            time.sleep(_SAMPLE_STEP_S)
+            self._sample_s = (self._sources.clock.monotonic_ns() - began_ns) / _NS_PER_S
         self._after = self._sources.snapshot(_SUBSCRIBER_QUEUES)
         return before
 
