@@ -141,6 +141,8 @@ class OfflineRouting(msgspec.Struct, frozen=True):
     limits: Mapping[str, EgressLimits]
     fixed_endpoints: frozenset[str]
     """The endpoints whose subscriptions are all in the file."""
+    receives_topic: Callable[[str, UUri], bool] = lambda endpoint, topic: True
+    """Whether publications of a topic can come in at an endpoint, as far as the file decides it."""
 
 
 LoadRouting: TypeAlias = Callable[[Path, SubscriptionDirectory], OfflineRouting]

@@ -396,6 +396,10 @@ class EndpointTransport(UTransport):
         """Topics published behind the endpoint, as far as its configuration names them."""
         return ()
 
+    def receives_topic(self, topic: UUri) -> bool:
+        """Whether publications of `topic` can come in here, as far as the configuration decides it."""
+        return True
+
     def field_values(self, topic: UUri) -> Sequence[UMessage]:
         """The last values of the fields behind the endpoint that `topic` matches, each as a new publication.
 

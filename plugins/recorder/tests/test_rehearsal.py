@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 from ustreamer_recorder.commands import add_commands
 from ustreamer_recorder.events import Event, Row, SubscriptionChange, Target
@@ -88,6 +89,20 @@ def test_an_authority_that_is_missing_in_the_new_file_loses_its_deliveries() -> 
     assert summary(rehearse([SUBSCRIBED, *rows], NETWORKS)) == []
     lost = rehearse([SUBSCRIBED, *rows], {"chassis": "chassis", "other": "backbone"})
     assert summary(lost) == [("backbone", Verdict.DELIVERED, Verdict.NO_SUBSCRIBER, 3)]
+
+
+def test_events_that_the_new_file_does_not_configure_are_not_received() -> None:
+    traffic, subscriptions = RecordedTraffic(), RecordedSubscriptions()
+    events: list[Event] = [SUBSCRIBED, row(1, Verdict.DELIVERED, TO_APP), row(2, Verdict.DELIVERED, TO_APP)]
+    for each in events:
+        traffic.add_event(each)
+    routing = msgspec.structs.replace(
+        routing_with(subscriptions, NETWORKS),
+        receives_topic=lambda endpoint, topic: (endpoint, topic) != ("chassis", TOPIC),
+    )
+    rehearsal = Rehearsal(traffic, routing, subscriptions)
+    rehearsal.run()
+    assert summary(rehearsal) == [("backbone", Verdict.DELIVERED, None, 2)]
 
 
 def test_the_fate_in_a_queue_is_no_change_and_a_failed_filter_is_one() -> None:

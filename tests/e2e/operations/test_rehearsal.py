@@ -2,6 +2,7 @@
 """`ustreamer test` predicts what a live streamer with the changed configuration decides about the same traffic."""
 
 import json
+import re
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,12 @@ def test_a_later_live_run_decides_as_predicted(tmp_path: Path) -> None:
     new = changed(recording_config(after, ports, **keys))
     drive = record_drive(old, ports)
     assert run_test(old, drive, 0)["changed"] == 0
+    narrow = old.with_name("narrow.toml")
+    narrow.write_text(re.sub(r"\{ id = 0x8001[^}]*\}, ", "", old.read_text(), count=1))
+    assert [
+        (each["source"], each["before"], each["after"], each["count"])
+        for each in run_test(narrow, drive, 1)["changes"]
+    ] == [("up://chassis/1234/1/8001", "forwarded", "no_delivery", 20)]
     result = run_test(new, drive, 1)
     assert {(each["source"], each["before"], each["after"], each["count"]) for each in result["changes"]} == {
         ("up://chassis/1234/1/8007", "forwarded", "denied", 20),

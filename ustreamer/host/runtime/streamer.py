@@ -316,6 +316,7 @@ class Streamer:
                 if type(self.transports[name]).subscriptions is not EndpointTransport.subscriptions
                 and not self._kinds[section.transport].provides_usubscription(section)
             ),
+            lambda name, topic: name not in self.transports or self.transports[name].receives_topic(topic),
         )
 
     def _build_router(

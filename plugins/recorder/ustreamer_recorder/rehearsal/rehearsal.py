@@ -96,6 +96,7 @@ class Rehearsal:
         self._open: dict[UUID, _Open] = {}
         self._releases = recorded.releases()
         self._payloads: dict[int, bytes] = {}
+        self._received_topics: dict[tuple[str, UUri], bool] = {}
 
     @property
     def changed(self) -> int:
@@ -149,6 +150,9 @@ class Rehearsal:
             self._infer(message)
         self.messages += 1
         ingress = self._ingress_of(message)
+        if attributes.type is UMessageType.PUBLISH and not self._is_received(ingress.name, attributes.source):
+            self._compare(message, {})
+            return
         if self._is_expired(message):
             self._compare(message, {NOWHERE: self._decision_on_expired(ingress.name, message)})
             return
@@ -161,6 +165,14 @@ class Rehearsal:
             self._open[message.id] = _Open(message, self._found, expected)
         else:
             self._compare(message, self._found)
+
+    def _is_received(self, ingress: str, topic: UUri) -> bool:
+        """Whether the transport of the endpoint takes events of this topic."""
+        key = ingress, topic
+        found = self._received_topics.get(key)
+        if found is None:
+            found = self._received_topics[key] = self._routing.receives_topic(ingress, topic)
+        return found
 
     def _ingress_of(self, message: RecordedMessage) -> OfflineIngress:
         """Where the message comes in: at the endpoint of that name, or at that of its source if there is none."""

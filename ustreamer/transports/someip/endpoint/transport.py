@@ -766,6 +766,10 @@ class SomeipTransport(EndpointTransport, PeerTransport):
             for event in each.events
         ]
 
+    def receives_topic(self, topic: UUri) -> bool:
+        """As `EndpointTransport.receives_topic`: only configured events are received."""
+        return topic in self.topics()
+
     def field_values(self, topic: UUri) -> Sequence[UMessage]:
         """As `EndpointTransport.field_values`: the fields of the configured services of the network."""
         return [
