@@ -178,6 +178,14 @@ def test_an_update_before_the_first_answer_does_not_count(rig: Rig) -> None:
     rig.wait_topics(TOPICS[0])
 
 
+def test_a_process_that_never_answers_is_reported_once(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    for count in range(1, 2 * UNANSWERED + 2):
+        rig.wait_request(count)
+        rig.advance(ms=600)
+    assert caplog.messages.count("usubscription.external_lost") == 1
+    assert rig.service.statistics() == {"subscriptions": 0, "answering": 0}
+
+
 def test_the_other_version_is_tried_after_a_refusal_and_after_silence(rig: Rig) -> None:
     first = rig.wait_request(1)
     rig.other.send(error_response(rig.ids.next(), first, UStatus(UCode.UNIMPLEMENTED, "version 4 only")))

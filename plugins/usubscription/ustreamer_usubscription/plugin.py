@@ -70,12 +70,19 @@ class UsubscriptionPlugin:
         """Change subscriptions, for `ustreamer subscriptions rm | import`; returns how many when that is on disk."""
         from ustreamer_usubscription.operator_changes import change_of  # imported by the first request only
 
-        hosted = self.service if self._external is None else self._external
-        return hosted.change(change_of(request))
+        return self._hosted.change(change_of(request))
+
+    def statistics(self) -> Mapping[str, int]:
+        """The counters of the service."""
+        return self._hosted.statistics()
+
+    @property
+    def _hosted(self) -> "UsubscriptionService | ExternalUsubscription":
+        return self.service if self._external is None else self._external
 
     @hookimpl
     def ustreamer_services(self) -> Sequence[HostedService]:
-        return [self.service if self._external is None else self._external]
+        return [self._hosted]
 
     @hookimpl
     def ustreamer_broadcast_topics(self) -> Collection[UUri]:

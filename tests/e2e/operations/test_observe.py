@@ -15,6 +15,7 @@ from prometheus_client.core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from tests.e2e.rigs import vehicle as rig
+from tests.e2e.rigs import wire
 from tests.e2e.rigs.entities import DEADLINE_S, SomeipNode, ZenohEntity, ecu_response
 from tests.e2e.rigs.ports import tcp_ports
 from tests.e2e.rigs.streamer import StreamerProcess, run_command, statistics
@@ -272,3 +273,18 @@ def test_promtool_accepts_the_alert_rules() -> None:
     for arguments in (["rules", str(ALERTS)], ["config", str(PROMETHEUS)]):
         done = subprocess.run([promtool, "check", *arguments], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_subscribe_for_an_authority_behind_no_endpoint_is_counted(
+    observed: Observed, observed_app: ZenohEntity
+) -> None:
+    def waiting() -> int:
+        found: int = statistics(observed.state_dir)["plugins"]["usubscription"].get(
+            "pending_without_endpoint", 0
+        )
+        return found
+
+    before = waiting()
+    topic = wire.Uri("mars", 1, 1, 0x8001)
+    observed_app.send_request(wire.Uri("hpc.vin1", 0, 3).at(wire.SUBSCRIBE), wire.subscription_request(topic))
+    wait_until(lambda: waiting() == before + 1)

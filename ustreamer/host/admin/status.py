@@ -43,7 +43,8 @@ class StreamerRoutes(msgspec.Struct, frozen=True):
 
 
 class StreamerStatistics(msgspec.Struct, frozen=True):
-    """All counters since `since_ms` (ms since the epoch). `endpoints` has the counters of transports.
+    """All counters since `since_ms` (ms since the epoch). `endpoints` has the counters of transports, `plugins` those
+    of plugins that have any.
 
     `stores` has each store, by its path, that the disk has refused to write. `log_suppressed` has the number of log
     lines that were left out, by event.
@@ -61,6 +62,7 @@ class StreamerStatistics(msgspec.Struct, frozen=True):
     stores: Mapping[str, StoreState] = {}
     log_suppressed: Mapping[str, int] = {}
     intrusions: tuple[Intrusion, ...] = ()
+    plugins: Mapping[str, Mapping[str, int]] = {}
 
 
 class Redriven(msgspec.Struct, frozen=True):

@@ -5,13 +5,14 @@ import inspect
 import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import msgspec
 import pluggy
 
 from ustreamer.core.base.log_limit import limited
-from ustreamer.core.delivery.plugin_errors import plugin_name, safe_str
+from ustreamer.core.delivery.plugin_errors import FOREIGN_ERRORS, plugin_name, safe_str
 from ustreamer.core.routing.identity import Authorise, Peer
 from ustreamer.core.routing.subscriptions import Change, Subscription, SubscriptionWatch
 from ustreamer.hooks import PROJECT, Hooks, HostedService, PluginContext
@@ -191,6 +192,17 @@ def _provided_kinds(plugin: str, hook: Callable[[], object]) -> Mapping[str, Tra
             "expected a TransportKind by the name of each transport"
         )
     return provided
+
+
+def plugin_statistics(manager: pluggy.PluginManager) -> dict[str, dict[str, int]]:
+    """The counters of each plugin that has a method `statistics`. Those of a plugin that fails are left out."""
+    found = dict[str, dict[str, int]]()
+    for name, plugin in manager.list_name_plugin():
+        read = getattr(plugin, "statistics", None)
+        if read is not None:
+            with suppress(*FOREIGN_ERRORS):
+                found[name] = dict(read())
+    return found
 
 
 class _TransportFactory(msgspec.Struct, frozen=True):

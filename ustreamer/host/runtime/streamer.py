@@ -689,6 +689,7 @@ class Streamer:
             self.context.stores.snapshot(),
             logs.suppressed_lines(),
             self.intrusions.present(),
+            plugins.plugin_statistics(self._plugins),
         )
 
     def diagnosis_sources(self, *, router: Router | None = None) -> "DiagnosisSources":

@@ -21,7 +21,7 @@ served here: a Subscribe of it for their topics is granted.
 
 import logging
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from threading import Thread
 from typing import Final
@@ -109,7 +109,7 @@ class ExternalUsubscription:
         self._listed_count = 0
         self._changes: list[ListedChange] = []  # since the request for the first page
         self._is_started = self._is_known = False
-        self._is_answering = False
+        self._is_answering = self._is_reported = False
         self._unanswered = self._refused = 0
         self._heard: dict[UUri, None] = {}  # topics of updates while there was no answer
         self._topics: deque[UUri] = deque()  # to list in this round, the asked one first
@@ -140,6 +140,10 @@ class ExternalUsubscription:
     def entities(self) -> Sequence[UUri]:
         served = sorted(set(self._context.serves) - {self._authority})
         return [self._client, *(UUri(each, USUBSCRIPTION, ANY_VERSION) for each in served)]
+
+    def statistics(self) -> Mapping[str, int]:
+        """`subscriptions` that are followed, and what did not count, by reason."""
+        return {"subscriptions": self._known_count, "answering": int(self._is_answering), **self.counts}
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
@@ -240,7 +244,9 @@ class ExternalUsubscription:
             self._version = _OTHER[self._version]
 
     def _lost(self, why: str) -> None:
-        if self._is_known:
+        never_answered = not self._is_reported and self._unanswered >= UNANSWERED
+        if self._is_known or never_answered:
+            self._is_reported = True
             log.warning(
                 "usubscription.external_lost",
                 extra={"why": why, "subscriptions": self._known_count, **limited(self._authority)},
@@ -359,7 +365,7 @@ class ExternalUsubscription:
         ended: dict[TopicEntityPair, SubscriptionRecord | None] = dict.fromkeys(known.keys() - listed.keys())
         self._apply(ended | {pair: each for pair, each in listed.items() if known.get(pair) != each})
         if not self._is_known:
-            self._is_known = True
+            self._is_known, self._is_reported = True, False
             log.info(
                 "usubscription.external_found",
                 extra={
