@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from ustreamer.transports.zenoh.config import ZenohEndpoint
+from ustreamer.transports.zenoh.locators import parse_locator
 from ustreamer.transports.zenoh.transport import zenoh_config
 from ustreamer.uprotocol.ustatus import UStatusError
 
@@ -60,6 +61,24 @@ def test_keys_override_those_of_the_file(tmp_path: Path) -> None:
         ("", "config, listen, connect and scouting has no connection"),
         ("listen = []\nconnect = []", "has no connection"),
         ('listen = ["127.0.0.1:7447"]', r"listen\[0\]: '127.0.0.1:7447' is no Zenoh endpoint: expected protocol/address"),
+        *(
+            (f'listen = ["tcp/127.0.0.1:7447{parameters}"]', rf"listen\[0\]: .*{complaint}")
+            for parameters, complaint in [
+                ("?rel=9", "rel is '9': expected 0 or 1"),
+                ("?prio=1-3;rel=", "rel is '': expected 0 or 1"),
+                ("?prio=1-9", "prio is '1-9': expected two priorities of 0 to 7"),
+                ("?prio=high", "prio is 'high'"),
+                ("?reliable=1", "'reliable' is no metadata of Zenoh: expected rel=0"),
+                ("?", r"nothing follows the \?"),
+                ("#", "nothing follows the #"),
+                ("?rel=1#so_rcvbuf=abc", "so_rcvbuf is 'abc': expected a number of bytes"),
+                ("#iface=lo;so_sndbuf=-1", "so_sndbuf is '-1'"),
+                ("#so_rcvbuf=99999999999", "so_rcvbuf is '99999999999'"),
+                ("#dscp=high", "dscp is 'high': expected a number"),
+            ]
+        ),
+        (f'listen = ["unixsock-stream//{"x" * 107}"]', "has 108 bytes, expected at most 107"),
+        ('connect = ["tcp/127.0.0.1:7447?rel=9"]', r"connect\[0\]: .*rel is '9'"),
         ('connect = ["tcp/"]', r"connect\[0\]: 'tcp/' is no Zenoh endpoint"),
         ('connect = "tcp/127.0.0.1:7447"', r"Expected `array \| null`, got `str` - at `\$.connect`"),
         ('mode = "cloud"', r"\$.mode"),
@@ -81,6 +100,11 @@ def test_an_invalid_section_names_its_error(text: str, complaint: str) -> None:
         (None, r"endpoint 'backbone': Zenoh configuration '.*zenoh.json5': No such file"),
         ("{ mode: ", "expected array, boolean"),
         ("{ mdoe: 'peer' }", "unknown field `mdoe`, expected one of"),
+        ('{ listen: { endpoints: ["tcp/127.0.0.1:7447?rel=9"] } }', "Zenoh's listen/endpoints: .*rel is '9'"),
+        (
+            '{ connect: { endpoints: { peer: ["tcp/[::1]:1#dscp=x"] } } }',
+            "Zenoh's connect/endpoints: .*dscp is 'x'",
+        ),
     ],
 )
 def test_an_invalid_file_names_its_error(tmp_path: Path, content: str | None, complaint: str) -> None:
@@ -91,6 +115,16 @@ def test_an_invalid_file_names_its_error(tmp_path: Path, content: str | None, co
         zenoh_config(section(f'config = "{path}"'), "backbone")
     assert "\n" not in caught.value.message
     assert ".rs:" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "parameters", ["?rel=0", "?prio=1-3;rel=1", "#iface=lo", "?rel=1#dscp=0x10;so_rcvbuf=65536;so_sndbuf=0"]
+)
+def test_metadata_and_config_of_a_locator_are_accepted(parameters: str) -> None:
+    locator = f"tcp/127.0.0.1:7447{parameters}"
+    config = zenoh_config(section(f'listen = ["{locator}"]'), "backbone")
+    assert config.get_json("listen/endpoints") == f'["{locator}"]'
+    assert parse_locator(locator, 0).port == 7447
 
 
 def test_a_locator_refused_by_zenoh_is_named() -> None:

@@ -167,6 +167,16 @@ def test_an_address_in_use_is_unavailable_and_named() -> None:
     transport.close()
 
 
+def test_a_panic_of_zenoh_is_a_typed_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Our check of the metadata is off, so Zenoh panics, as it may at a value that the check does not know."""
+    monkeypatch.setattr("ustreamer.transports.zenoh.locators.check_parameters", lambda _: None)
+    monkeypatch.setattr("ustreamer.transports.zenoh.transport.check_parameters", lambda _: None)
+    transport = endpoint(ALPHA, listen=(f"{free_locator()}?rel=9",))
+    with pytest.raises(UStatusError, match=r"INVALID_ARGUMENT: endpoint 'backbone': .*InvalidReliability"):
+        transport.open()
+    transport.close()
+
+
 def test_a_client_without_its_router_is_unavailable() -> None:
     locator = free_locator()
     transport = endpoint(ALPHA, mode="client", connect=(locator,))

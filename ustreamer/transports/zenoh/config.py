@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`[endpoints.<name>] transport = "zenoh"`. Imports no Zenoh, so `check` runs where Zenoh is not installed."""
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -16,6 +15,7 @@ from ustreamer.transport_port import (
     NamedPattern,
     is_loopback,
 )
+from ustreamer.transports.zenoh.locators import ENCRYPTED, IP_PROTOCOLS, parse_locator
 from ustreamer.uprotocol.ustatus import UStatusError
 from ustreamer.uprotocol.uuri import ANY_AUTHORITY, UUri, check_authority
 
@@ -23,29 +23,6 @@ DEFAULT_RETRANSMIT_BYTES: Final = 16_000_000
 MAX_IDENTITIES: Final = 256
 LEASE_MS: Final = 10_000
 """The lease of a Zenoh session without a configuration file."""
-
-_IP_PROTOCOLS: Final[Mapping[str, Literal["tcp", "udp"]]] = {
-    "tcp": "tcp",
-    "tls": "tcp",
-    "ws": "tcp",
-    "udp": "udp",
-    "quic": "udp",
-}
-"""Zenoh's protocols with an address host:port, and the protocol of the port."""
-_OTHER_PROTOCOLS: Final = frozenset({"unixsock-stream"})
-"""Zenoh's other protocols, as far as the package eclipse-zenoh has them."""
-_ENCRYPTED: Final = frozenset({"tls", "quic"})
-_LOCATOR: Final = re.compile(r"([a-z0-9_-]+)/([^?#]+)(?:[?#].*)?")
-_HOST_PORT: Final = re.compile(r"(\[[0-9A-Fa-f:.]+(?:%\w+)?\]|[A-Za-z0-9._-]+):([0-9]{1,5})")
-_FORM: Final = "expected protocol/address, such as tcp/127.0.0.1:7447"
-
-
-class _Locator(msgspec.Struct, frozen=True):
-    """A Zenoh endpoint. `port` is None for a protocol without ports."""
-
-    protocol: str
-    host: str
-    port: int | None
 
 
 class ZenohIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -121,7 +98,7 @@ class ZenohEndpoint(EndpointConfig, frozen=True, kw_only=True):
         for key, locators, lowest in (("listen", self.listen, 0), ("connect", self.connect, 1)):
             for index, text in enumerate(locators or ()):
                 try:
-                    _parse_locator(text, lowest)
+                    parse_locator(text, lowest)
                 except ValueError as error:
                     raise ValueError(f"{key}[{index}]: {error}") from error
         for authority in () if isinstance(self.peers, bool) else self.peers:
@@ -177,7 +154,7 @@ class ZenohEndpoint(EndpointConfig, frozen=True, kw_only=True):
                 'add connect = ["tcp/127.0.0.1:7447"]'
             )
         for index, text in enumerate(self.listen or ()):
-            if _parse_locator(text, 0).protocol in _ENCRYPTED and "#" not in text:
+            if parse_locator(text, 0).protocol in ENCRYPTED and "#" not in text:
                 raise ValueError(
                     f"listen[{index}]: {text!r} needs a certificate: set config to a Zenoh configuration file with it"
                 )
@@ -186,9 +163,9 @@ class ZenohEndpoint(EndpointConfig, frozen=True, kw_only=True):
         """The addresses of `listen`. Those in a Zenoh configuration file are not read."""
         found = []
         for index, text in enumerate(self.listen or ()):
-            locator = _parse_locator(text, 0)
+            locator = parse_locator(text, 0)
             if locator.port is not None:
-                protocol = _IP_PROTOCOLS[locator.protocol]
+                protocol = IP_PROTOCOLS[locator.protocol]
                 found.append(BoundAddress(f"listen[{index}]", protocol, locator.host, locator.port))
         return found
 
@@ -196,7 +173,7 @@ class ZenohEndpoint(EndpointConfig, frozen=True, kw_only=True):
         """A Zenoh configuration file counts, because it is not read here."""
         for key, locators in (("listen", self.listen), ("connect", self.connect)):
             for index, text in enumerate(locators or ()):
-                locator = _parse_locator(text, 0)
+                locator = parse_locator(text, 0)
                 if locator.port is not None and not is_loopback(locator.host):
                     return f"{key}[{index}]"
         if self.scouting:
@@ -231,30 +208,11 @@ class ZenohEndpoint(EndpointConfig, frozen=True, kw_only=True):
             advice = "listen on a loopback address, add [[access]] rules, or set config to a file with authentication"
         return [
             ConfigWarning(f"listen[{index}]", text, advice)
-            for index, locator in enumerate(_parse_locator(each, 0) for each in self.listen or ())
+            for index, locator in enumerate(parse_locator(each, 0) for each in self.listen or ())
             if locator.port is not None
             and not is_loopback(locator.host)
-            and locator.protocol not in _ENCRYPTED
+            and locator.protocol not in ENCRYPTED
         ]
-
-
-def _parse_locator(text: str, lowest_port: int) -> _Locator:
-    """Parse a Zenoh endpoint. Raises ValueError with the expected form."""
-    match = _LOCATOR.fullmatch(text)
-    if match is None:
-        raise ValueError(f"{text!r} is no Zenoh endpoint: {_FORM}")
-    protocol, address = match[1], match[2]
-    if protocol in _OTHER_PROTOCOLS:
-        return _Locator(protocol, address, None)
-    if protocol not in _IP_PROTOCOLS:
-        names = ", ".join(sorted({*_IP_PROTOCOLS, *_OTHER_PROTOCOLS}))
-        raise ValueError(f"{text!r}: {protocol!r} is no protocol of Zenoh (have: {names}): {_FORM}")
-    inner = _HOST_PORT.fullmatch(address)
-    if inner is None:
-        raise ValueError(f"{text!r}: {address!r} is no host and port: {_FORM}")
-    if not lowest_port <= int(inner[2]) <= 0xFFFF:
-        raise ValueError(f"{text!r}: port {inner[2]} is not in {lowest_port} to 65535: {_FORM}")
-    return _Locator(protocol, inner[1].strip("[]"), int(inner[2]))
 
 
 def _check_peer_authority(authority: str) -> None:

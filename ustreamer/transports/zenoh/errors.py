@@ -4,11 +4,14 @@
 import re
 from typing import Final
 
-import zenoh
-
 _RAISED_AT: Final = r"\s+at \S+\.rs:\d+\.?"
 
 
-def zenoh_error_text(error: zenoh.ZError) -> str:
+def zenoh_error_text(error: BaseException) -> str:
     """The readable text of `error` on one line."""
     return " ".join(re.sub(_RAISED_AT, "", str(error)).split())
+
+
+def is_panic(error: BaseException) -> bool:
+    """Whether Zenoh's Rust code failed: pyo3 raises a BaseException of a class that cannot be imported."""
+    return type(error).__name__ == "PanicException"

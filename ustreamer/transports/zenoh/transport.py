@@ -29,10 +29,11 @@ from ustreamer.transport_port import (
 )
 from ustreamer.transports.zenoh.config import ZenohEndpoint
 from ustreamer.transports.zenoh.decoder import SampleRefusalReason
-from ustreamer.transports.zenoh.errors import zenoh_error_text
+from ustreamer.transports.zenoh.errors import is_panic, zenoh_error_text
 from ustreamer.transports.zenoh.foreign_keys import ForeignKeys
 from ustreamer.transports.zenoh.keys import EVERY_KEY
 from ustreamer.transports.zenoh.link_monitor import LinkMonitor, lease_ms
+from ustreamer.transports.zenoh.locators import check_parameters
 from ustreamer.transports.zenoh.publisher import ZenohSender
 from ustreamer.transports.zenoh.receipts.receipt_keys import ReceiptGiverId, receipt_id
 from ustreamer.transports.zenoh.retransmit import AnsweredRequests, RetransmitConfig
@@ -119,12 +120,9 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
     def problems(self) -> Sequence[str]:
         """Settings that Zenoh refuses, and ports to listen on that are in use."""
         try:
-            listen = msgspec.json.decode(
-                zenoh_config(self._config, self._context.name).get_json("listen/endpoints")
-            )
+            locators = _locators(zenoh_config(self._config, self._context.name), "listen/endpoints")
         except UStatusError as error:
             return [error.message]
-        locators = listen if isinstance(listen, list) else [each for part in listen.values() for each in part]
         return [problem for locator in locators if (problem := _port_in_use(locator))]
 
     def warnings(self) -> Sequence[str]:
@@ -149,14 +147,7 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
             raise UStatusError(UCode.FAILED_PRECONDITION, f"{self!r}: can be opened once")
         config = zenoh_config(self._config, self._context.name)
         os.environ.setdefault("ZENOH_RUNTIME", _RUNTIME)  # read by Zenoh when the first session is opened
-        try:
-            session = zenoh.open(config)
-        except zenoh.ZError as error:
-            addresses = _describe_addresses(config)
-            text = (
-                f"endpoint {self._context.name!r}: no Zenoh session, {addresses}: {zenoh_error_text(error)}"
-            )
-            raise UStatusError(UCode.UNAVAILABLE, text) from error
+        session = self._opened_session(config)
         # At exit Python does not wait for daemon threads, and a thread inside Zenoh then aborts the process.
         atexit.register(self.close)
         retransmit = RetransmitConfig(self._config.retransmit_ms, self._config.retransmit_bytes)
@@ -189,6 +180,18 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
             if self._giver is not None:
                 self._giver.on_ready()
         self._foreign_keys.start(session)
+
+    def _opened_session(self, config: zenoh.Config) -> zenoh.Session:
+        where = f"endpoint {self._context.name!r}: no Zenoh session, {_describe_addresses(config)}"
+        try:
+            return zenoh.open(config)
+        except zenoh.ZError as error:
+            raise UStatusError(UCode.UNAVAILABLE, f"{where}: {zenoh_error_text(error)}") from error
+        except BaseException as error:
+            if not is_panic(error):
+                raise
+            text = f"{where}: Zenoh cannot use these settings: {zenoh_error_text(error)}"
+            raise invalid_argument(text) from error
 
     def stop_receiving(self) -> None:
         """Undeclare all subscribers; received samples still go to the listeners, for 5 s at most."""
@@ -510,9 +513,22 @@ def zenoh_config(config: ZenohEndpoint, endpoint: str) -> zenoh.Config:
         if msgspec.json.decode(zenoh_settings.get_json(_AGGREGATION)) == []:
             # Zenoh declares one aggregated publisher to adjacent nodes, not each: 0.1 ms instead of 7 at 2 500 topics.
             zenoh_settings.insert_json5(_AGGREGATION, msgspec.json.encode([EVERY_KEY]).decode())
+        for path in ("listen/endpoints", "connect/endpoints"):  # those of the file too
+            where = f"endpoint {endpoint!r}: Zenoh's {path}"
+            for locator in _locators(zenoh_settings, path):
+                check_parameters(locator)
     except zenoh.ZError as error:
         raise invalid_argument(f"{where}: {zenoh_error_text(error)}") from error
+    except ValueError as error:
+        raise invalid_argument(f"{where}: {error}") from error
     return zenoh_settings
+
+
+def _locators(settings: zenoh.Config, path: str) -> list[str]:
+    """The locators at `path`: one list, or one per mode."""
+    found = msgspec.json.decode(settings.get_json(path))
+    lists = [found] if isinstance(found, list) else found.values()
+    return [each for part in lists for each in part or () if isinstance(each, str)]
 
 
 def _set_access_control(settings: zenoh.Config, config: ZenohEndpoint) -> None:
