@@ -240,6 +240,25 @@ def test_a_listening_port_in_use_is_a_problem_of_the_environment(
     assert check(config, offline=False).problems == ()
 
 
+@pytest.mark.parametrize(
+    ("token", "place", "problem"),
+    [
+        ('{ file = "." }', "10:11: observe.token.file", "is a directory: expected a file with the token"),
+        ('{ file = "none" }', "10:11: observe.token.file", "No such file"),
+        ('{ env = "NOT_SET_ANYWHERE" }', "10:11: observe.token.env", "has no token: expected 16 or more"),
+    ],
+)
+def test_a_token_of_the_page_that_cannot_be_read_is_a_problem(
+    config: Path, token: str, place: str, problem: str
+) -> None:
+    add(config, f'[observe]\nlisten = "127.0.0.1:0"\npage = true\ntoken = {token}\n')
+    [found] = check(config, offline=False).problems
+    assert str(found).startswith(f"{config}:{place}: ")
+    assert problem in str(found)
+    assert "chmod" not in str(found)
+    assert check(config, offline=True).problems == ()
+
+
 # --- warnings --------------------------------------------------------------------------------------------------------
 
 OFFERED = """\

@@ -142,6 +142,9 @@ def test_a_token_is_read_from_a_variable_or_a_private_file(tmp_path: Path) -> No
         TokenConfig(file=str(file)).read({})
     with pytest.raises(ValueError, match="No such file"):
         TokenConfig(file=str(tmp_path / "none")).read({})
+    with pytest.raises(ValueError, match="is a directory: expected a file") as refused:
+        TokenConfig(file=str(tmp_path)).read({})
+    assert "chmod" not in str(refused.value)
 
 
 @pytest.mark.parametrize("token", ["", "short", "0123456789 abcdef", "0123456789abcdefé"])

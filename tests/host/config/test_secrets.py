@@ -66,6 +66,7 @@ def test_a_secret_comes_from_the_environment_or_from_a_file(
     [
         ('{ env = "NOT_SET_ANYWHERE" }', "the environment variable NOT_SET_ANYWHERE is not set"),
         ('{ file = "absent" }', "absent cannot be read: No such file or directory"),
+        ('{ file = "." }', "is a directory: expected a file with the secret"),
         ('{ file = "empty" }', "empty has 0 bytes, expected a secret of 1 to 65536"),
         ('{ file = "binary" }', "binary is not UTF-8 text"),
         ('{ env = "A", file = "b" }', 'expected a text, { env = "NAME" } or { file = "PATH" }'),

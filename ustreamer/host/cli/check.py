@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ustreamer check`: checks file, routes and environment. It writes nothing and leaves nothing open."""
 
+import os
 import re
 import socket
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from ustreamer.core.routing.router import SELF
 from ustreamer.core.storage.write_access import write_obstacle
 from ustreamer.host.config.config import ConfigError, Problem, TomlDocument, read, served_authorities
 from ustreamer.host.config.document import KeyPath, parse_steps
+from ustreamer.host.config.observe import ObserveConfig
 from ustreamer.host.config.review import review
 from ustreamer.host.runtime import process
 from ustreamer.host.runtime.plugins import PluginError
@@ -114,10 +116,20 @@ def _environment(loaded: Loaded, streamer: Streamer) -> Iterator[tuple[KeyPath, 
     for name, transport in streamer.transports.items():
         for problem in transport.problems() if name != SELF else ():
             yield _section_of(loaded, name), problem
-    if config.observe is not None and (obstacle := _listen_obstacle(*config.observe.address)):
-        yield ("observe", "listen"), obstacle
+    if config.observe is not None:
+        yield from _observe_problems(config.observe)
     if obstacle := write_obstacle(config.state_dir) or write_obstacle(config.state_dir / LOCK):
         yield ("state_dir",), f"{config.state_dir} cannot be used: {obstacle}"
+
+
+def _observe_problems(config: ObserveConfig) -> Iterator[tuple[KeyPath, str]]:
+    if obstacle := _listen_obstacle(*config.address):
+        yield ("observe", "listen"), obstacle
+    if config.token is not None:
+        try:
+            config.token.read(os.environ)
+        except ValueError as error:
+            yield ("observe", "token"), str(error)
 
 
 def _section_of(loaded: Loaded, endpoint: str) -> KeyPath:

@@ -49,6 +49,8 @@ class TokenConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def _read_private(path: Path) -> str:
     try:
+        if path.is_dir():
+            raise ValueError(f"file: {path} is a directory: expected a file with the token")
         if path.stat().st_mode & _OTHERS:
             raise ValueError(f"file: {path} can be read by other users: chmod 600 {path}")
         return path.read_bytes()[:_MAX_TOKEN_FILE].decode(errors="replace")

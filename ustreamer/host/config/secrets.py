@@ -97,6 +97,8 @@ def _from_file(path: Path) -> str:
         with path.open("rb") as file:
             content = file.read(_MAX_BYTES + 1)
         text = content.decode().removesuffix("\n").removesuffix("\r")
+    except IsADirectoryError as error:
+        raise ValueError(f"{path} is a directory: expected a file with the secret") from error
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
