@@ -53,9 +53,9 @@ class RecorderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 f"such as {MAX_BYTES // self.payload_bytes_per_s} s with payload_bytes_per_s = "
                 f"{self.payload_bytes_per_s}"
             )
-        if self.directory.startswith("~"):
+        if self.directory.startswith(("~", "$")):
             raise ValueError(
-                f"directory: {self.directory!r}: only a shell expands ~: expected a path below state_dir, "
+                f"directory: {self.directory!r}: only a shell expands {self.directory[0]}: expected a path below state_dir, "
                 "such as recordings, or the whole path"
             )
         if self.max_bytes < 2 * self.segment_bytes:

@@ -36,6 +36,8 @@ class RecorderPlugin:
             sampler,
         )
         directory = context.state_dir / config.directory
+        if directory.exists() and not directory.is_dir():
+            raise ValueError(f"directory: {directory} is a file: expected a directory")
         self._recorder = Recorder(
             config,
             directory,

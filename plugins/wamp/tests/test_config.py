@@ -58,6 +58,10 @@ def test_an_invalid_address_is_reported_with_a_valid_example(url: str) -> None:
     [
         ({"listen": "http://x"}, "listen: 'http://x' is none of"),
         ({"listen": ["ws://127.0.0.1:1", "x"]}, "listen[1]: 'x' is none of"),
+        (
+            {"listen": "ws+unix:///" + "x" * 107},
+            f"listen: 'ws+unix:///{'x' * 107}': the path of a socket has 108 bytes",
+        ),
         ({"listen": []}, "listen: expected at least one"),
         ({"listen": "wss://127.0.0.1:1"}, "listen: 'wss://127.0.0.1:1' needs tls"),
         ({"realm": "a b"}, "realm: URI 'a b'"),

@@ -33,6 +33,8 @@ _NETWORK: Final = re.compile(
     r"(?P<scheme>ws|wss|rs|rss)://(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):(?P<port>\d{1,5})(?P<path>/[^\s?#]*)?"
 )
 _UNIX: Final = re.compile(r"(?P<scheme>ws|rs)\+unix://(?P<path>/[^\s?#]+)")
+_MAX_SOCKET_PATH: Final = 107
+"""Bytes; one more ends it in the kernel's struct sockaddr_un."""
 _FORMS: Final = (
     "ws://host:port/path, wss://..., rs://host:port, rss://..., ws+unix:///path or rs+unix:///path"
 )
@@ -208,6 +210,11 @@ class WampConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 def parse_listen(url: str) -> ListenAddress:
     """Parse an address of `listen`. Raises ValueError with the expected form."""
     if match := _UNIX.fullmatch(url):
+        size = len(match["path"].encode())
+        if size > _MAX_SOCKET_PATH:
+            raise ValueError(
+                f"{url!r}: the path of a socket has {size} bytes, expected at most {_MAX_SOCKET_PATH}"
+            )
         return ListenAddress(url, match["scheme"] == "ws", False, "", 0, "", match["path"])
     match = _NETWORK.fullmatch(url)
     if match is None or int(match["port"]) > 65_535:

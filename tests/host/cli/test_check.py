@@ -10,6 +10,7 @@ from ustreamer_usubscription.plugin import UsubscriptionPlugin
 
 from ustreamer.host.cli.check import CheckReport, check, render
 from ustreamer.host.config.document import Problem
+from ustreamer.host.storage.state_lock import StateLock
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
 HEAD = 'authority = "hpc"\nstate_dir = "state"\n'
@@ -195,6 +196,25 @@ def test_a_state_directory_that_cannot_be_is_a_problem_of_the_environment(
     assert str(problem).endswith(f"{config.parent}/file is a file: expected a directory")
 
 
+@pytest.mark.parametrize(
+    ("state_dir", "problem"),
+    [
+        ("n" * 256, "the name nnnnnnnnnnnnnnnnnnnn... has 256 bytes: expected at most 255"),
+        ("new/" + "é" * 128, "has 256 bytes: expected at most 255"),
+        ("directory/" * 410, "bytes: expected at most 4095"),
+    ],
+)
+def test_a_state_directory_with_a_name_that_is_too_long_is_a_problem(
+    config: Path, state_dir: str, problem: str
+) -> None:
+    config.write_text(config.read_text().replace('"state"', f'"{state_dir}"'), encoding="utf-8")
+    [found] = check(config, offline=False).problems
+    assert str(found).startswith(f"{config}:2:1: state_dir: ")
+    assert problem in str(found)
+    with pytest.raises(UStatusError, match=problem):
+        StateLock(config.parent / state_dir).acquire()
+
+
 def test_an_unwritable_state_directory_is_a_problem(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (config.parent / "state").mkdir()
 
@@ -257,6 +277,25 @@ def test_a_token_of_the_page_that_cannot_be_read_is_a_problem(
     assert problem in str(found)
     assert "chmod" not in str(found)
     assert check(config, offline=True).problems == ()
+
+
+def test_a_recording_directory_that_is_a_file_is_a_problem_on_its_line(config: Path) -> None:
+    (config.parent / "state").mkdir()
+    (config.parent / "state" / "recordings").touch()
+    add(config, '[plugins.recorder]\ndirectory = "recordings"\n')
+    [problem] = check(config, offline=False).problems
+    text = f"plugins.recorder.directory: {config.parent}/state/recordings is a file: expected a directory"
+    assert str(problem) == f"{config}:8:1: {text}"
+
+
+def test_a_zenoh_socket_in_a_missing_directory_is_a_problem(config: Path) -> None:
+    section = '[endpoints.b]\ntransport = "zenoh"\nauthorities = ["b"]\nlisten = ["unixsock-stream/{}/s"]\n'
+    add(config, section.format(config.parent / "none"))
+    [problem] = check(config, offline=False).problems
+    assert str(problem).startswith(f"{config}:10:1: endpoints.b.listen: unixsock-stream/")
+    assert str(problem).endswith("none is no directory")
+    (config.parent / "none").mkdir()
+    assert check(config, offline=False).problems == ()
 
 
 # --- warnings --------------------------------------------------------------------------------------------------------

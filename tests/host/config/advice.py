@@ -138,6 +138,7 @@ EDITS: Final[list[tuple[str, Edit]]] = [
     (r"write the number (without) leading zeros", lambda place, match: place.with_line(re.sub(r"= 0+", "= ", place.line))),
     (r"write (\\\\) for each", lambda place, match: place.with_line(place.line.replace("\\", "\\\\"))),
     (r'write ("[^"]*"|[^\s,]+)', lambda place, match: _written(place, match[1])),
+    (r"choose .*, such as (\d+)$", lambda place, match: place.with_value(match[1])),
     (r"choose (0x\w+|[\d.]+) to", lambda place, match: place.with_value(match[1])),
     (r"choose (?:at most|at least) (\w+)", lambda place, match: place.with_value(match[1])),
     (r"choose more than (\d+)$", lambda place, match: place.with_value(str(int(match[1]) + 1))),

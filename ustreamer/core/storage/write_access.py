@@ -25,6 +25,8 @@ def write_obstacle(path: Path) -> str:
     is_directory = existing.is_dir()
     if existing != path and not is_directory:
         return f"{existing} is a file: expected a directory"
+    if obstacle := _length_obstacle(path, existing):
+        return obstacle
     if os.statvfs(existing).f_flag & os.ST_RDONLY:
         return f"{existing} is on a file system that is mounted read-only: expected read-write"
     wanted = os.R_OK | os.W_OK | (os.X_OK if is_directory else 0)
@@ -36,3 +38,14 @@ def write_obstacle(path: Path) -> str:
         f"{existing} has owner {stat.st_uid}:{stat.st_gid} and mode {stat.st_mode & 0o7777:04o}: "
         f"expected {right} permission for user {os.geteuid()}, and no immutable flag"
     )
+
+
+def _length_obstacle(path: Path, existing: Path) -> str:
+    """The reason why a path below an existing one is too long for its file system; empty if it is not."""
+    longest = os.pathconf(existing, "PC_NAME_MAX")
+    for name in path.relative_to(existing).parts:
+        size = len(os.fsencode(name))
+        if size > longest:
+            return f"the name {name[:20]}... has {size} bytes: expected at most {longest}"
+    size, most = len(os.fsencode(path)), os.pathconf("/", "PC_PATH_MAX") - 1
+    return f"the path has {size} bytes: expected at most {most}" if size > most else ""

@@ -120,8 +120,10 @@ def _add_refused_value(
     nodes = remaining.schema.types_at(fault.path)
     text, repairs = _explain_type_error(fault.text, path, value, nodes, as_hex=as_hex)
     words = next((each.words for each in repairs if remaining.accepts(fault, each.value)), "")
-    if not words and (example := remaining.schema.written_example(fault.path)):
-        words = f"write {_key_of(path)} = {example}"
+    if example := remaining.schema.written_example(fault.path):
+        if words.startswith("choose "):
+            words = f"{words}, such as {example}"
+        words = words or f"write {_key_of(path)} = {example}"
     is_wrong_type = _EXPECTED.fullmatch(fault.text) is not None or not isinstance(value, dict)
     if not words and is_wrong_type and remaining.schema.is_optional(fault.path):
         words = f"leave {format_path(path[-1:])} out"

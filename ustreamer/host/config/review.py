@@ -26,6 +26,8 @@ from ustreamer.host.config.secrets import exposed_secrets
 from ustreamer.transport_port import readable_by_all
 from ustreamer.uprotocol.uuri import ANY_AUTHORITY
 
+MIN_QUEUE_BYTES: Final = 1_000_000
+"""For a limit that is too small, in advice: some hundred messages with small payloads, or a few large ones."""
 _ABSENT: Final = object()
 Finding = tuple[KeyPath, str, str]
 """A place, what is wrong there, and advice or ""."""
@@ -129,6 +131,12 @@ def _egress(document: TomlDocument, config: StreamerConfig) -> Iterator[Finding]
         if not section:
             yield path, "is empty and changes nothing", f"leave [{format_path(path)}] out"
         limits = config.limits(name)
+        for key in ("queue_bytes", "subscriber_bytes"):
+            if key in section and section[key] < OVERHEAD_BYTES:
+                text = f"{section[key]} is too little for any message: each counts {OVERHEAD_BYTES} bytes and its payload"
+                yield (*path, key), text, f"choose at least {MIN_QUEUE_BYTES}"
+        if limits.queue_bytes < OVERHEAD_BYTES:
+            continue
         if "queue_messages" in section and limits.queue_messages * OVERHEAD_BYTES > limits.queue_bytes:
             most = limits.queue_bytes // OVERHEAD_BYTES
             yield (

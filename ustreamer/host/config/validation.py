@@ -2,9 +2,10 @@
 """Converts sections of a TOML file to msgspec Structs. `faults` finds every problem of a section that is refused."""
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -18,6 +19,8 @@ from ustreamer.host.config.document import (
 )
 
 T = TypeVar("T")
+
+_VARIABLE: Final = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
 
 Advice = Callable[[KeyPath], str]
 """The suggestion for an unknown key at a path, or ""."""
@@ -72,7 +75,11 @@ def suggest_move_up(key: str, table: KeyPath) -> str:
 
 
 def home_problem(path: str) -> str:
-    """The problem of a path that begins with ~, which only a shell expands; "" for any other path."""
+    """The problem of a path that begins with ~ or a variable, which only a shell expands; "" for any other path."""
+    if variable := _VARIABLE.match(path):
+        known = os.environ.get(variable[1] or variable[2], "")
+        whole = f"{known or '/path'}{path[variable.end() :]}"
+        return f"{path!r}: only a shell expands {variable[0]}: expected the whole path, such as {whole}"
     if not path.startswith("~"):
         return ""
     return f"{path!r}: only a shell expands ~: expected the whole path, such as {os.path.expanduser(path)}"  # noqa: PTH111 - no Path: it may name no user

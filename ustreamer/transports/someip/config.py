@@ -23,6 +23,7 @@ from ustreamer.transports.someip.protocol.addresses import (
     check_network,
     format_address,
     is_ipv6,
+    is_of_many,
     parse_address,
     parse_group,
 )
@@ -341,7 +342,7 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
     """
 
     bind: Annotated[str, Meta(examples=["127.0.0.1"])]
-    port: Annotated[int, Meta(ge=0, le=0xFFFF)]
+    port: Annotated[int, Meta(ge=0, le=0xFFFF, examples=[30500])]
     port_tcp: Annotated[int, Meta(ge=0, le=0xFFFF)] | None = None
     tcp: TcpConfig = TcpConfig()
     sd: SdConfig | bool = False
@@ -371,6 +372,10 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
         if self.sd is True:
             raise ValueError("sd: true: expected false, or a table with multicast, port and interface")
         check_ip("bind", self.bind)
+        if is_of_many(self.bind):
+            raise ValueError(
+                f"bind: {self.bind}: expected an address of this machine, not a group or broadcast"
+            )
         if self.sd is not False and ipaddress.ip_address(self.bind).is_unspecified:
             raise ValueError(
                 f"bind: {self.bind}: expected one address of ours, because our Offers contain it"
@@ -502,6 +507,9 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
 
     def warnings(self) -> Sequence[ConfigWarning]:
         found = []
+        if self.port == 0:
+            text = "0 takes any free port, another one at each start: no ECU knows it"
+            found.append(ConfigWarning("port", text, "choose 1 to 65535"))
         if self.port_tcp is not None and not self.listens_over_tcp:
             text = "is not used: no offered service uses TCP"
             found.append(ConfigWarning("port_tcp", text, "leave port_tcp out"))

@@ -8,6 +8,7 @@ import re
 import socket
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
@@ -67,6 +68,7 @@ _AGGREGATION: Final = "aggregation/publishers"
 _MTLS: Final = "transport/link/tls/enable_mtls"
 _USERS: Final = "transport/auth/usrpwd/dictionary_file"
 _LISTENER: Final = r"(tcp|tls|ws|udp|quic)/([^?#]+):(\d+)"
+_SOCKET: Final = r"unixsock-stream/([^?#]+)"
 _LISTENER_TIMEOUT_S: Final = 5.0  # a listener should be quick, but it can hang or wait for another one
 
 
@@ -577,6 +579,9 @@ def _settings(config: ZenohEndpoint) -> dict[str, object]:
 
 def _port_in_use(locator: str) -> str | None:
     """The reason why a locator cannot be listened on; None if it can, or if it has no port."""
+    if socket_path := re.match(_SOCKET, locator):
+        directory = Path(socket_path[1]).parent
+        return None if directory.is_dir() else f"listen: {locator}: {directory} is no directory"
     match = re.match(_LISTENER, locator)
     if match is None:
         return None

@@ -97,6 +97,12 @@ def check_ip(key: str, text: str) -> None:
         raise ValueError(f"{key}: {error}") from None
 
 
+def is_of_many(text: str) -> bool:
+    """Whether an IP address is a multicast group or the broadcast address, which no socket sends from."""
+    ip = ipaddress.ip_address(text)
+    return ip.is_multicast or ip == _BROADCAST
+
+
 def check_network(key: str, text: str) -> None:
     """Raises ValueError that begins with `key` unless `text` is an IP network."""
     try:
