@@ -134,6 +134,7 @@ EDITS: Final[list[tuple[str, Edit]]] = [
     (r"write //([^/]+)/", lambda place, match: place.with_value(f'"//{match[1]}/10/1/FFFF"')),
     (r"write (true) or false", lambda place, match: place.with_value(match[1])),
     (r"write (true) and false", lambda place, match: place.with_value(place.text[slice(*place.value())].lower())),
+    (r"write = in place of (the) :", lambda place, match: place.with_line(place.line.replace(":", " =", 1))),
     (r"write (one) =", lambda place, match: place.text[: place.line_start] + place.text[place.line_start :].replace("==", "=", 1)),
     (r"write the number (without) leading zeros", lambda place, match: place.with_line(re.sub(r"= 0+", "= ", place.line))),
     (r"write (\\\\) for each", lambda place, match: place.with_line(place.line.replace("\\", "\\\\"))),

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,7 +14,15 @@ from msgspec import Meta, Struct
 from ustreamer.core.egress.limits import EgressLimits
 from ustreamer.core.routing.access import AccessRule
 from ustreamer.host.config import config as configuration
-from ustreamer.host.config.config import ConfigError, DeadLettersConfig, StreamerConfig, TomlDocument
+from ustreamer.host.config.config import (
+    OWN_PLUGINS,
+    ConfigError,
+    DeadLettersConfig,
+    StreamerConfig,
+    TomlDocument,
+    load,
+    read,
+)
 from ustreamer.transport_port import EndpointConfig, EndpointContext, EndpointTransport, TransportKind
 from ustreamer.transports import BuiltinTransports
 
@@ -731,3 +740,26 @@ def test_an_endpoint_provided_by_a_plugin_must_not_exist_already(section: str, p
     (found,) = caught.value.problems
     assert problem in str(found)
     assert "plugins.bringing" in str(found)
+
+
+def test_a_plugin_of_this_project_that_is_not_installed_is_advised_with_its_package(tmp_path: Path) -> None:
+    names = {each.name for each in (Path(__file__).parents[3] / "plugins").iterdir() if each.is_dir()}
+    assert names == OWN_PLUGINS
+    path = tmp_path / "vehicle.toml"
+    path.write_text('authority = "hpc"\n[endpoints]\n[plugins.wamp]\n')
+    with pytest.raises(ConfigError) as refused:
+        load(path, {}, {"throttle": msgspec.Struct})
+    advice = [each.suggestion for each in refused.value.problems if each.path == "plugins.wamp"]
+    assert advice == ["run pip install ustreamer-wamp, or leave [plugins.wamp] out"]
+
+
+def test_a_link_to_a_missing_file_is_not_advised_with_its_own_name(tmp_path: Path) -> None:
+    link = tmp_path / "vehicle.toml"
+    link.symlink_to(tmp_path / "gone.toml")
+    with pytest.raises(ConfigError) as refused:
+        read(link)
+    [problem] = refused.value.problems
+    assert problem.suggestion == f"it is a link to {tmp_path}/gone.toml: expected a link to a file"
+    with pytest.raises(ConfigError) as refused:
+        read(tmp_path / "vehicl.toml")
+    assert refused.value.problems[0].suggestion == ""

@@ -2,13 +2,18 @@
 """Text that is not TOML: the line of the mistake rather than of its discovery, and the suggestion."""
 
 import tomllib
+from collections import defaultdict
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import inspect
 
+from ustreamer.host.config.bare_values import NUMBER_KEYS, SWITCH_KEYS
+from ustreamer.host.config.config import DeadLettersConfig, EgressConfig, ObserveConfig
 from ustreamer.host.config.syntax_errors import TomlSyntaxError, explain
+from ustreamer.host.runtime import plugins
 
 
 def parse(text: str) -> dict[str, Any]:
@@ -29,7 +34,21 @@ REFUSED: list[tuple[str, int, str]] = [
     ("a = “x”", 1, 'write "x", with straight quotes'),
     ("a = „x“", 1, 'write "x", with straight quotes'),
     ("a = False\n", 1, "write true and false in small letters"),
-    ("a = yes", 1, "write true or false"),
+    ("scouting = yes", 1, "write true or false"),
+    ("major = yes", 1, "write 1, or another number"),
+    ("a = off", 1, 'write "off" in quotes, or true or false'),
+    ("a = −5", 1, "write -5"),
+    ("a = [1, –0.5]", 1, "write -0.5"),
+    ("a = 24_150_", 1, "write 24150"),
+    ("a = 0X1234 # x", 1, "write 0x1234"),
+    ("t = { a = 0O17 }", 1, "write 0o17"),
+    ("a = 0X12GH", 1, 'write "0X12GH" in quotes'),
+    ("a = 1_b", 1, 'write "1_b" in quotes'),
+    ("scouting = “true”", 1, "write true, without quotes"),
+    ("a: hpc.vin1", 1, 'write a = "hpc.vin1"'),
+    ("a: 24_150_", 1, "write a = 24150"),
+    ("scouting: On", 1, "write scouting = true"),
+    ("t = { a: 1 }", 1, "write = in place of the :"),
     ("a = null", 1, "leave the key out"),
     ("a = .5", 1, "write 0.5"),
     ("a =\nb = 1", 1, "write a value after the ="),
@@ -119,6 +138,54 @@ def test_a_duplicate_definition_is_named() -> None:
     with pytest.raises(TomlSyntaxError) as caught:
         parse('[[t]]\n"a b" = 1\n"a b" = 2')
     assert (caught.value.path, caught.value.text) == (("t", 0, "a b"), "is defined twice")
+
+
+def kinds_by_key(shape: object) -> dict[str, set[str]]:
+    """The kinds of the values of each key in a section and below it."""
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    seen: set[type] = set()
+
+    def visit(node: inspect.Type, key: str) -> None:
+        match node:
+            case inspect.UnionType():
+                for each in node.types:
+                    visit(each, key)
+            case inspect.Metadata():
+                visit(node.type, key)
+            case inspect.ListType() | inspect.VarTupleType():
+                found[key].add("array")
+                visit(node.item_type, "")
+            case inspect.DictType():
+                found[key].add("table")
+                visit(node.value_type, "")
+            case inspect.StructType():
+                found[key].add("table")
+                fields = () if node.cls in seen else node.fields  # types of payloads contain themselves
+                seen.add(node.cls)
+                for field in fields:
+                    visit(field.type, field.encode_name)
+            case _:
+                found[key].add(type(node).__name__)
+
+    visit(inspect.type_info(shape), "")
+    return found
+
+
+def test_the_advice_knows_the_keys_of_numbers_and_switches() -> None:
+    classes, _ = plugins.load_plugin_classes()
+    transports = plugins.transport_kinds(plugins.class_plugin_manager(classes)).values()
+    shapes = [*(each.config for each in transports), *(each.Config for each in classes.values())]
+    kinds: defaultdict[str, set[str]] = defaultdict(set)
+    for shape in [*shapes, EgressConfig, ObserveConfig, DeadLettersConfig]:
+        for key, found in kinds_by_key(shape).items():
+            kinds[key] |= found - {"NoneType", "CustomType"}
+    numbers = {key for key, found in kinds.items() if key and found <= {"IntType", "FloatType"} and found}
+    switches = {key for key, found in kinds.items() if key and "BoolType" in found}
+    assert len(numbers) > 100
+    recognized = {key for key in kinds if NUMBER_KEYS.fullmatch(key)}
+    assert recognized <= numbers
+    assert len(recognized) > 0.8 * len(numbers)
+    assert switches == SWITCH_KEYS
 
 
 FRAGMENTS = [

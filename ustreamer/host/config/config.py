@@ -64,6 +64,11 @@ DURABLE_AGE_MS: Final = 86_400_000
 hours.
 """
 
+OWN_PLUGINS: Final = frozenset(
+    {"mqtt", "payloads", "recorder", "throttle", "tracing", "usubscription", "wamp"}
+)
+"""The plugins of this project; their packages are named ustreamer-<plugin>."""
+
 _ENDPOINT_NAME: Final = re.compile(r"[a-z0-9_-]{1,64}")
 
 Milliseconds = Annotated[int, Meta(ge=1, le=3_600_000)]
@@ -584,13 +589,20 @@ def _plugins(
             problems.add_problem(
                 path,
                 f"{name!r} is not a plugin that is installed (have: {format_names(plugin_configs)})",
-                did_you_mean(name, plugin_configs) or f"leave [{format_path(path)}] out",
+                _missing_plugin_advice(name, plugin_configs),
             )
             continue
         section = problems.convert_section(path, plugin_configs[name], _top_level_advice)
         if section is not None:
             plugins[name] = section
     return plugins
+
+
+def _missing_plugin_advice(name: str, plugin_configs: Iterable[str]) -> str:
+    leave_out = f"leave [{format_path(('plugins', name))}] out"
+    if name in OWN_PLUGINS:
+        return f"run pip install ustreamer-{name}, or {leave_out}"
+    return did_you_mean(name, plugin_configs) or leave_out
 
 
 def _plugin_endpoints(

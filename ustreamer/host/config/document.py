@@ -229,9 +229,11 @@ def read(file: Path) -> TomlDocument:
 
 
 def _suggest_nearby_file(file: Path) -> str:
-    """The suggestion of another TOML file in the directory of a missing one."""
+    """The suggestion of another TOML file in the directory of a missing one, or what a link should lead to."""
     try:
-        return did_you_mean(file.name, [each.name for each in file.parent.glob("*.toml")])
+        if file.is_symlink():
+            return f"it is a link to {file.readlink()}: expected a link to a file"
+        return did_you_mean(file.name, [each.name for each in file.parent.glob("*.toml") if each.exists()])
     except OSError:
         return ""
 

@@ -20,13 +20,18 @@ _HEADER_OR_KEY: Final = re.compile(r"\s*(?:\[{1,2}[\w. \"'-]+\]{1,2}\s*(?:#.*)?$
 
 _WITH_UNIT: Final = re.compile(r"([\w-]+)\s*=\s*(\d[\d_]*(?:\.\d+)?)(\s*[A-Za-zµ]+)\s*(?=[,}\]#]|$)")
 
+_KEY_COLON: Final = re.compile(r"\s*([\w.\"'-]+)\s*:\s*([^#]*[^#\s])")
+_BARE_VALUE: Final = re.compile(r"[^\s,\[\]{}#\"'=]+")
+_KEY_OR_VALUE: Final = re.compile(
+    r"([\w-]+)\s*=|(?:(?<=[=\[,])|(?<=\s))([^\s,\[\]{}#\"'=]+)(?=\s*(?:[,}\]#]|$))"
+)
+
 _QUOTE: Final = 'write "{0}" in quotes'
 _COMMA: Final = "put a comma between its elements"
 _KEY: Final = "a key is made of A-Z a-z 0-9 - _, or is in quotes"
 # tomllib's message; a pattern for the line, as a whole or (after @) from the error position; the suggestion.
 _ADVICE: Final = [
-    ("Invalid value", r"@(True|False)\b", "write true and false in small letters"),
-    ("Invalid value", r"@(?:yes|no|on|off)\b", "write true or false"),
+    ("Invalid value", r"@(?i:true|false)\b", "write true and false in small letters"),
     ("Invalid value", r"@(?:None|null|nil)\b", "leave the key out"),
     ("Invalid value", r"@(\.\d+)", "write 0{0}"),
     ("Invalid value", r"@\s*(?:#|$)", "write a value after the ="),
@@ -37,7 +42,7 @@ _ADVICE: Final = [
     ("Expected newline", r"@([,;])", "leave out the {0!r}"),
     ("Expected newline", r"[^=]*=\s*([^\s\"'\[{,;#]+)\s*(?:#|$)", _QUOTE),
     ("Expected newline", r"@[^\x00-\x1f]", "begin a new line"),
-    ("Expected '='", r"\s*([\w.\"'-]+)\s*:\s*([^#]*[^#\s])", "write {0} = {1}"),
+    ("Expected '='", r"@\s*:", "write = in place of the :"),
     ("Expected '='", r"\s*([\w.\"'-]+)\]", "write [{0}]"),
     ("Expected '='", r"\s*[\w-]+\s+[\w-].*=", _KEY),
     ("Expected '='", r"\s*([\w.\"'-]+)", "write {0} = and a value"),
@@ -101,14 +106,14 @@ def _syntax_error(text: str, error: str) -> TomlSyntaxError:
             f"leave this one out: the first is on line {duplicate.first.line}",
         )
     source = text[text.rfind("\n", 0, offset) + 1 :].partition("\n")[0]
-    advice = _unit_advice(source, position.column - 1) or _advice(
-        reason, source, text[offset:].partition("\n")[0]
-    )
+    advice = _value_advice(source, position.column - 1) or _unit_advice(source, position.column - 1)
+    is_of_value = bool(advice)
+    advice = advice or _advice(reason, source, text[offset:].partition("\n")[0])
     opened = first_unclosed(text_before)
     if opened is not None:
         if reason == "Invalid value" and opened.line < position.line and _HEADER_OR_KEY.match(source):
             return TomlSyntaxError(opened, (), "Unclosed array", _advice("Unclosed array", "", ""))
-        if _OPEN.match(reason) and advice != _COMMA:
+        if _OPEN.match(reason) and advice != _COMMA and not is_of_value:
             position = opened
     return TomlSyntaxError(position, (), reason, advice)
 
@@ -126,6 +131,26 @@ def _offset(text: str, error: str) -> int:
     for _ in range(int(place[1]) - 1):
         start = text.index("\n", start) + 1
     return start + int(place[2]) - 1
+
+
+def _value_advice(line: str, stopped: int) -> str:
+    """The advice for the value at which tomllib stopped: a number in a form of its own, or a word; "" otherwise."""
+    from ustreamer.host.config.bare_values import (
+        as_toml,
+        is_toml,
+        value_advice,
+    )  # only for a file with problems
+
+    if colon := _KEY_COLON.match(line):
+        key, value = colon.groups()
+        is_bare = not is_toml(value) and _BARE_VALUE.fullmatch(value)
+        return f"write {key} = {as_toml(key, value) if is_bare else value}"
+    key = ""
+    for match in _KEY_OR_VALUE.finditer(line):
+        key = match[1] or key
+        if match[2] and match.start(2) <= stopped < match.end(2):
+            return value_advice(key, match[2])
+    return ""
 
 
 def _unit_advice(line: str, stopped: int) -> str:
