@@ -20,30 +20,11 @@ NUMBER_KEYS: Final = re.compile(
     r"|connections|connections_per_host|data_id|iterations|threshold|vlan_priority|client_version"
 )
 """Keys whose values are numbers in every section."""
-SWITCH_KEYS: Final = frozenset(
-    {
-        *(
-            "accept_relayed",
-            "allow",
-            "allow_remote",
-            "anonymous",
-            "bom",
-            "clean_start",
-            "cookies",
-            "covers_header",
-        ),
-        *(
-            "durable",
-            "dynamic_services",
-            "external",
-            "field",
-            "initial_data",
-            "latency",
-            "legacy_subscriber_field",
-        ),
-        *("meta_api", "no_return", "nul", "offered", "page", "payloads", "peers", "process", "receipts"),
-        *("receive_times", "scouting", "sd", "sd_endpoint_options", "strip", "tp", "usubscription"),
-    }
+SWITCH_KEYS: Final = re.compile(
+    r"accept_relayed|allow|allow_remote|anonymous|bom|clean_start|cookies|covers_header|durable|"
+    r"dynamic_services|external|field|initial_data|latency|legacy_subscriber_field|meta_api|"
+    r"no_return|nul|offered|page|payloads|peers|process|receipts|receive_times|scouting|sd|"
+    r"sd_endpoint_options|strip|tp|usubscription"
 )
 """Keys whose value is true or false, or may be."""
 
@@ -71,7 +52,7 @@ def number_as_toml(text: str) -> str:
 
 def as_toml(key: str, text: str) -> str:
     """The TOML of a value without quotes: a number, true or false for a switch, else a string."""
-    if key in SWITCH_KEYS and (match := _SWITCH.fullmatch(text)):
+    if SWITCH_KEYS.fullmatch(key) and (match := _SWITCH.fullmatch(text)):
         return "true" if match[1] else "false"
     return number_as_toml(text) or f'"{text}"'
 
@@ -81,7 +62,7 @@ def value_advice(key: str, word: str) -> str:
     inner = word.strip(_QUOTES)
     if inner != word:
         is_number = NUMBER_KEYS.fullmatch(key) and _DECIMAL.fullmatch(inner)
-        fits = is_toml(inner) and (is_number or key in SWITCH_KEYS)
+        fits = is_toml(inner) and (is_number or SWITCH_KEYS.fullmatch(key))
         return f"write {inner}, without quotes" if fits else ""
     if number := number_as_toml(word):
         return f"write {number}"
@@ -89,4 +70,6 @@ def value_advice(key: str, word: str) -> str:
         return ""
     if NUMBER_KEYS.fullmatch(key):
         return "write 1, or another number"
-    return "write true or false" if key in SWITCH_KEYS else f'write "{word}" in quotes, or true or false'
+    return (
+        "write true or false" if SWITCH_KEYS.fullmatch(key) else f'write "{word}" in quotes, or true or false'
+    )
