@@ -307,6 +307,10 @@ class EndpointTransport(UTransport):
         """Faults of the configuration with which `open` succeeds. `ustreamer check` shows them."""
         return ()
 
+    def file_addresses(self) -> Sequence[BoundAddress]:
+        """The addresses that `open` binds and that stand in a file which the section names, as far as it can be read."""
+        return ()
+
     @abstractmethod
     def open(self) -> None:
         """Bind, connect, start to receive. Raises UStatusError(UNAVAILABLE) that names the missing resource."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from ustreamer_usubscription.plugin import UsubscriptionPlugin
 
+from tests.e2e.rigs.ports import tcp_ports
 from ustreamer.host.cli.check import CheckReport, check, render
 from ustreamer.host.config.document import Problem
 from ustreamer.host.storage.state_lock import StateLock
@@ -296,6 +297,37 @@ def test_a_zenoh_socket_in_a_missing_directory_is_a_problem(config: Path) -> Non
     assert str(problem).endswith("none is no directory")
     (config.parent / "none").mkdir()
     assert check(config, offline=False).problems == ()
+
+
+ZENOH = '[endpoints.{name}]\ntransport = "zenoh"\nauthorities = ["{name}"]\n{more}\n'
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "bound_by"),
+    [
+        ('config = "one.json5"', 'listen = ["tcp/{}"]', "endpoints.c.listen[0]"),
+        ('config = "one.json5"', 'config = "two.json5"', "endpoints.b.config"),
+        ('config = "one.json5"\nlisten = ["udp/{}"]', 'config = "two.json5"', ""),
+        ('config = "modes.json5"', 'config = "two.json5"', ""),
+    ],
+)
+def test_an_address_in_a_file_of_zenoh_is_of_one_endpoint(
+    config: Path, first: str, second: str, bound_by: str
+) -> None:
+    [port] = tcp_ports(1)
+    address = f"127.0.0.1:{port}"
+    one = '{ mode: "peer", listen: { endpoints: %s } }'
+    for name, listen in (
+        ("one", f'["tcp/{address}"]'),
+        ("two", f'{{ peer: ["tcp/{address}"] }}'),
+        ("modes", f'{{ router: ["tcp/{address}"], peer: [] }}'),
+    ):
+        (config.parent / f"{name}.json5").write_text(one % listen, encoding="utf-8")
+    add(config, ZENOH.format(name="b", more=first.format(address)))
+    add(config, ZENOH.format(name="c", more=second.format(address)))
+    found = [f"{each.path}: {each.text}" for each in check(config, offline=False).problems]
+    place = "endpoints.c.config" if bound_by == "endpoints.b.config" else "endpoints.b.config"
+    assert found == ([f"{place}: TCP {address} is bound by {bound_by}"] if bound_by else [])
 
 
 # --- warnings --------------------------------------------------------------------------------------------------------

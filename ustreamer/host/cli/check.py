@@ -13,8 +13,15 @@ import msgspec
 
 from ustreamer.core.routing.router import SELF
 from ustreamer.core.storage.write_access import write_obstacle
-from ustreamer.host.config.config import ConfigError, Problem, TomlDocument, read, served_authorities
-from ustreamer.host.config.document import KeyPath, parse_steps
+from ustreamer.host.config.config import (
+    ConfigError,
+    Problem,
+    TomlDocument,
+    is_same_address,
+    read,
+    served_authorities,
+)
+from ustreamer.host.config.document import KeyPath, format_path, parse_steps
 from ustreamer.host.config.observe import ObserveConfig
 from ustreamer.host.config.review import review
 from ustreamer.host.runtime import process
@@ -22,6 +29,7 @@ from ustreamer.host.runtime.plugins import PluginError
 from ustreamer.host.runtime.process import Loaded
 from ustreamer.host.runtime.streamer import Streamer
 from ustreamer.host.storage.state_lock import LOCK
+from ustreamer.transport_port import BoundAddress
 from ustreamer.uprotocol.ustatus import UStatusError
 
 _OF_PLUGIN: Final = re.compile(r"plugin '([^']+)': (.*)", re.DOTALL)
@@ -116,10 +124,36 @@ def _environment(loaded: Loaded, streamer: Streamer) -> Iterator[tuple[KeyPath, 
     for name, transport in streamer.transports.items():
         for problem in transport.problems() if name != SELF else ():
             yield _section_of(loaded, name), problem
+    yield from _shared_addresses(loaded, streamer)
     if config.observe is not None:
         yield from _observe_problems(config.observe)
     if obstacle := write_obstacle(config.state_dir) or write_obstacle(config.state_dir / LOCK):
         yield ("state_dir",), f"{config.state_dir} cannot be used: {obstacle}"
+
+
+def _shared_addresses(loaded: Loaded, streamer: Streamer) -> Iterator[tuple[KeyPath, str]]:
+    """The addresses in files of endpoints that another endpoint or [observe] binds too."""
+    config = loaded.config
+    bound = [
+        ((*_section_of(loaded, name), *parse_steps(each.key)), each)
+        for name, section in config.endpoints.items()
+        for each in section.bound_addresses()
+    ]
+    if config.observe is not None:
+        bound.append((("observe", "listen"), BoundAddress("listen", "tcp", *config.observe.address)))
+    for name, transport in streamer.transports.items():
+        own: list[tuple[KeyPath, BoundAddress]] = []
+        for address in transport.file_addresses() if name != SELF else ():
+            place = (*_section_of(loaded, name), *parse_steps(address.key))
+            for other, each in bound:
+                if (each.protocol, each.port) == (address.protocol, address.port) and is_same_address(
+                    each, address
+                ):
+                    what = f"{address.protocol.upper()} {address.host}:{address.port}"
+                    yield place, f"{what} is bound by {format_path(other)}"
+                    break
+            own.append((place, address))
+        bound += own
 
 
 def _observe_problems(config: ObserveConfig) -> Iterator[tuple[KeyPath, str]]:

@@ -377,7 +377,7 @@ def _check_bound_addresses(
     by_port: dict[tuple[str, int], list[tuple[KeyPath, BoundAddress]]] = {}
     for path, address in bound:
         others = by_port.setdefault((address.protocol, address.port), [])
-        taken = next((other for other, each in others if _is_same_address(address, each)), None)
+        taken = next((other for other, each in others if is_same_address(address, each)), None)
         others.append((path, address))
         if taken is not None:
             first, second = sorted((path, taken), key=problems.document.positions.position_of)
@@ -389,7 +389,7 @@ def _check_bound_addresses(
             )
 
 
-def _is_same_address(one: BoundAddress, other: BoundAddress) -> bool:
+def is_same_address(one: BoundAddress, other: BoundAddress) -> bool:
     """Whether two sockets with these addresses, of one protocol and port, cannot be open at once."""
     if one.port == 0:
         return False

@@ -19,6 +19,7 @@ from ustreamer.core.delivery.ports import SendBatch, SendOne
 from ustreamer.core.peers.election import Announcement, RouterId
 from ustreamer.core.peers.topic_advertisements import TopicAdvertisement
 from ustreamer.transport_port import (
+    BoundAddress,
     EndpointContext,
     EndpointTransport,
     PeerTopicTransport,
@@ -34,7 +35,7 @@ from ustreamer.transports.zenoh.errors import is_panic, zenoh_error_text
 from ustreamer.transports.zenoh.foreign_keys import ForeignKeys
 from ustreamer.transports.zenoh.keys import EVERY_KEY
 from ustreamer.transports.zenoh.link_monitor import LinkMonitor, lease_ms
-from ustreamer.transports.zenoh.locators import check_parameters
+from ustreamer.transports.zenoh.locators import IP_PROTOCOLS, check_parameters, parse_locator
 from ustreamer.transports.zenoh.publisher import ZenohSender
 from ustreamer.transports.zenoh.receipts.receipt_keys import ReceiptGiverId, receipt_id
 from ustreamer.transports.zenoh.retransmit import AnsweredRequests, RetransmitConfig
@@ -122,10 +123,25 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
     def problems(self) -> Sequence[str]:
         """Settings that Zenoh refuses, and ports to listen on that are in use."""
         try:
-            locators = _locators(zenoh_config(self._config, self._context.name), "listen/endpoints")
+            locators = _listen_locators(zenoh_config(self._config, self._context.name))
         except UStatusError as error:
             return [error.message]
         return [problem for locator in locators if (problem := _port_in_use(locator))]
+
+    def file_addresses(self) -> Sequence[BoundAddress]:
+        """The addresses of the Zenoh configuration file, unless `listen` replaces them."""
+        if self._config.config is None or self._config.listen is not None:
+            return ()
+        found = []
+        try:
+            for text in _listen_locators(zenoh_config(self._config, self._context.name)):
+                locator = parse_locator(text, 0)
+                if locator.port is not None:
+                    protocol = IP_PROTOCOLS[locator.protocol]
+                    found.append(BoundAddress("config", protocol, locator.host, locator.port))
+        except (UStatusError, ValueError):
+            return ()  # `problems` or Zenoh reports it
+        return found
 
     def warnings(self) -> Sequence[str]:
         """Secrets of the Zenoh configuration file that every user of this machine can read."""
@@ -524,6 +540,15 @@ def zenoh_config(config: ZenohEndpoint, endpoint: str) -> zenoh.Config:
     except ValueError as error:
         raise invalid_argument(f"{where}: {error}") from error
     return zenoh_settings
+
+
+def _listen_locators(settings: zenoh.Config) -> list[str]:
+    """The locators to listen on in the mode of the session."""
+    found = msgspec.json.decode(settings.get_json("listen/endpoints"))
+    if isinstance(found, dict):
+        mode = msgspec.json.decode(settings.get_json("mode")) or "peer"
+        found = found.get(mode) or ()
+    return [each for each in found if isinstance(each, str)]
 
 
 def _locators(settings: zenoh.Config, path: str) -> list[str]:
