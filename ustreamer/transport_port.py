@@ -51,11 +51,12 @@ def is_loopback(host: str) -> bool:
 
 
 def readable_by_all(path: Path) -> bool:
-    """Whether every user of this machine may read a file."""
+    """Whether every user of this machine may read a file; False for a directory."""
     try:
-        return bool(path.stat().st_mode & stat.S_IROTH)
+        mode = path.stat().st_mode
     except OSError:
         return False
+    return bool(mode & stat.S_IROTH) and not stat.S_ISDIR(mode)
 
 
 class ConfigWarning(NamedTuple):

@@ -13,6 +13,7 @@ from ustreamer.host.config.config import ConfigError
 from ustreamer.host.config.json_schema import json_schema
 from ustreamer.host.config.secrets import is_secret_key
 from ustreamer.host.runtime import plugins, process
+from ustreamer.transport_port import readable_by_all
 
 SECRET = "hunter2-correct-horse"
 TEXT = """\
@@ -112,6 +113,14 @@ def test_a_secret_that_everyone_can_read_is_a_warning(
     output = "".join(capsys.readouterr())
     assert ("every user of this machine can read the secret" in output) is warned
     assert SECRET not in output
+
+
+def test_a_directory_in_place_of_a_file_is_no_file_that_everyone_can_read(tmp_path: Path) -> None:
+    """The advice about such a file is chmod 600, which would close a directory."""
+    tmp_path.chmod(0o755)
+    assert not readable_by_all(tmp_path)
+    (tmp_path / "key").touch(0o644)
+    assert readable_by_all(tmp_path / "key")
 
 
 MISTAKES = [
