@@ -58,7 +58,7 @@ from ustreamer.transports.someip.sd.options import Endpoint, EndpointRole
 from ustreamer.uprotocol.uattributes import UMessageType, UPayloadFormat
 from ustreamer.uprotocol.umessage import UMessage, error_response, publish, request
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
-from ustreamer.uprotocol.uuri import UUri
+from ustreamer.uprotocol.uuri import ANY, UUri
 from ustreamer.uprotocol.wire import decode_status
 
 
@@ -214,6 +214,17 @@ def test_a_topic_is_pending_until_its_ack_and_later_changes_are_notified(bench: 
     ecu.offer()
     ecu.send_ack(ecu.expect_subscribe(), 30)
     assert bench.next_update() == SubscriptionUpdate(TOPIC, OWN, Status.SUBSCRIBED)
+
+
+def test_an_ecu_is_asked_before_its_subscriber_is_answered(bench: Bench) -> None:
+    """The answer says only that the ECU is asked; the ECU has the longer way."""
+    ecu = bench.ecu()
+    ecu.offer()
+    bench.until("sd_found", 1)
+    asked: list[EventgroupEntry] = []
+    bench.endpoint.register_listener(ANY, OWN, lambda _: asked.append(ecu.expect_subscribe()))
+    bench.subscribe_topic()
+    wait_until(lambda: len(asked) == 1)
 
 
 def test_a_nack_is_notified_and_a_reboot_subscribes_again(bench: Bench) -> None:

@@ -163,6 +163,8 @@ class SdDriver:
             name, config.authority, wanted_services, services, connections, *callbacks_of_services
         )
         self._pending_messages: deque[UMessage] = deque()
+        # The messages of local uEntities. They are delivered after the SD messages of the same turn have left.
+        self._outgoing: list[UMessage] = []
         ids = UuidSource(clock.wall_ms)
         self._dynamic = self._make_dynamic_services(config)
         self.usubscription = EcuUsubscription(
@@ -276,8 +278,8 @@ class SdDriver:
             return
         self._execute_all(self._discovery.close())
         self._final_statistics = self._discovery.statistics()
-        for message in self._event_subscriptions.pop_requests():
-            self._callbacks.deliver(message)
+        self._outgoing += self._event_subscriptions.pop_requests()
+        self._deliver_outgoing()
         self._discovery = None
 
     def close(self) -> None:
@@ -354,8 +356,7 @@ class SdDriver:
     def _handle(self, message: UMessage) -> None:
         match message.attributes.type:
             case UMessageType.REQUEST:
-                for answer in self.usubscription.on_request(message):
-                    self._callbacks.deliver(answer)
+                self._outgoing += self.usubscription.on_request(message)
             case UMessageType.RESPONSE:
                 self._subscribers.on_response(message)
             case _:
@@ -429,11 +430,16 @@ class SdDriver:
                 self._on_events_ended(group_request.group)
                 self._execute_all(discovery.unsubscribe(service, number))
         self._event_subscriptions.apply_decisions()
-        for message in self._event_subscriptions.pop_requests():
-            self._callbacks.deliver(message)
+        self._outgoing += self._event_subscriptions.pop_requests()
+        self._deliver_outgoing()
         if self.usubscription.version != self._directory_version:
             self._directory_version = self.usubscription.version
             self._on_directory_change()
+
+    def _deliver_outgoing(self) -> None:
+        outgoing, self._outgoing = self._outgoing, []
+        for message in outgoing:
+            self._callbacks.deliver(message)
 
     # --- actions ------------------------------------------------------------------------------------------------------
 
@@ -518,8 +524,7 @@ class SdDriver:
         return {"endpoint": self._name, "service": str(change.key), "ours": change.ours, **about}
 
     def _notify_state(self, key: ServiceKey, eventgroup: int, state: EcuSubscriptionState) -> None:
-        for message in self.usubscription.on_eventgroup_state(EventgroupKey(key, eventgroup), state):
-            self._callbacks.deliver(message)
+        self._outgoing += self.usubscription.on_eventgroup_state(EventgroupKey(key, eventgroup), state)
 
     # [impl->SD-435]
     def on_unreachable(self, address: Address) -> None:
