@@ -82,7 +82,7 @@ def test_keys_of_the_older_layout_are_counted_and_logged_once(
     for key in (OLDER, OLDER_REQUEST, OLDER):
         scene.put(key)
     scene.wait_counts(older=3, other=0)
-    [event] = events(caplog)
+    [event] = wait_until(lambda: events(caplog), "the log")  # it follows the counter
     assert event["levelno"] == logging.WARNING
     assert (event["endpoint"], event["kind"], event["key"]) == ("backbone", "older_layout", f"'{OLDER}'")
     assert "type and instance" in str(event["why"])
@@ -97,13 +97,14 @@ def test_keys_of_no_known_layout_are_counted_as_another_kind(
     scene.put(key, times=2)
     scene.put(OLDER)
     scene.wait_counts(older=1, other=2)
+    wait_until(lambda: len(events(caplog)) >= 2, "the log")
     assert [each["kind"] for each in events(caplog)] == ["other_layout", "older_layout"]
 
 
 def test_a_hostile_key_is_logged_escaped_and_cut(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     scene.put("up/\n\x1b[2J\u202e" + "x" * 30_000)
     scene.wait_counts(older=0, other=1)
-    [event] = events(caplog)
+    [event] = wait_until(lambda: events(caplog), "the log")  # it follows the counter
     assert str(event["key"]).startswith(r"'up/\n\x1b[2J\u202exxx")
     assert len(str(event["key"])) < 250
 
@@ -123,6 +124,7 @@ def test_messages_are_no_foreign_keys(scene: Scene, caplog: pytest.LogCaptureFix
     scene.inbox.wait(3)
     scene.put(OLDER)  # behind the others on the same link
     scene.wait_counts(older=1, other=0)
+    wait_until(lambda: events(caplog), "the log")
     assert [each["kind"] for each in events(caplog)] == ["older_layout"]
 
 
