@@ -259,15 +259,21 @@ def test_a_held_message_is_sent_when_the_new_limit_permits_it() -> None:
     assert bench.ledger().unaccounted == 0
 
 
-@pytest.mark.parametrize("mode", ["drop", "latest"])
-def test_at_a_lifted_limit_the_order_is_kept(mode: Literal["drop", "latest"]) -> None:
+def bunched(mode: Literal["drop", "latest"], at_ns: int) -> tuple[Bench, list[UMessage]]:
+    """A limit of 100 Hz, and 8 messages of 100 Hz: the first one came in time, the next 6 as a bunch now, one is left."""
     bench = Bench(Config(mode=mode))
     bench.directory.subscribe(SPEED, APP, 100)
     made = bench.made(8, hz=100)
     bench.chassis.dispatch(made[0])
-    bench.advance_to(140_000_000)
-    for message in made[1:7]:  # a bunch
+    bench.advance_to(at_ns)
+    for message in made[1:7]:
         bench.chassis.dispatch(message)
+    return bench, made
+
+
+@pytest.mark.parametrize("mode", ["drop", "latest"])
+def test_at_a_lifted_limit_the_order_is_kept(mode: Literal["drop", "latest"]) -> None:
+    bench, made = bunched(mode, 140_000_000)
     assert bench.got("backbone") == [b"0", b"1"]
     bench.directory.subscribe(SPEED, APP, None)
     bench.chassis.dispatch(made[7])
@@ -277,13 +283,7 @@ def test_at_a_lifted_limit_the_order_is_kept(mode: Literal["drop", "latest"]) ->
 
 @pytest.mark.parametrize("mode", ["drop", "latest"])
 def test_a_bunch_leaves_at_the_limit_in_order(mode: Literal["drop", "latest"]) -> None:
-    bench = Bench(Config(mode=mode))
-    bench.directory.subscribe(SPEED, APP, 100)
-    made = bench.made(7, hz=100)
-    bench.chassis.dispatch(made[0])
-    bench.advance_to(130_000_000)
-    for message in made[1:]:
-        bench.chassis.dispatch(message)
+    bench, _ = bunched(mode, 130_000_000)
     assert bench.ledger().queued == 5
     bench.advance_to(1_000_000_000)
     assert bench.got("backbone") == [b"%d" % n for n in range(7)]
@@ -294,13 +294,7 @@ def test_a_bunch_leaves_at_the_limit_in_order(mode: Literal["drop", "latest"]) -
 
 @pytest.mark.parametrize("mode", ["drop", "latest"])
 def test_at_a_slower_limit_no_message_of_a_bunch_waits_for_long(mode: Literal["drop", "latest"]) -> None:
-    bench = Bench(Config(mode=mode))
-    bench.directory.subscribe(SPEED, APP, 100)
-    made = bench.made(8, hz=100)
-    bench.chassis.dispatch(made[0])
-    bench.advance_to(130_000_000)
-    for message in made[1:7]:
-        bench.chassis.dispatch(message)
+    bench, made = bunched(mode, 130_000_000)
     bench.directory.subscribe(SPEED, APP, 20)
     bench.chassis.dispatch(made[7])
     bench.advance_to(1_000_000_000)
