@@ -426,12 +426,10 @@ def test_every_distribution_is_apache_licensed_and_types_its_users(folder: Path)
     assert (folder / about["name"].replace("-", "_") / "py.typed").is_file()
 
 
-def test_the_readme_and_the_classifiers_name_the_same_python_versions() -> None:
+def test_the_page_and_the_classifiers_name_the_same_python_versions() -> None:
     prefix = "Programming Language :: Python :: "
     declared = {line.removeprefix(prefix) for line in project(REPO)["classifiers"] if line.startswith(prefix)}
-    chapter = (
-        (REPO / "README.md").read_text(encoding="utf-8").split("## Python versions")[1].split("\n## ")[0]
-    )
+    chapter = (REPO / "docs/install.md").read_text(encoding="utf-8").split("## Python versions")[1]
     assert set(re.findall(r"^\| (3\.\d+) \|", chapter, re.MULTILINE)) == declared
     assert min(declared, key=lambda each: int(each.split(".")[1])) == "3.11"
 

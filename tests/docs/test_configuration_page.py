@@ -115,7 +115,11 @@ def test_every_key_of_a_section_is_explained_and_no_other(
 
 def test_every_section_of_the_page_is_checked() -> None:
     titles = [title for title, _, _ in SECTIONS]
-    assert re.findall(r"^## (.+)$", PAGE, re.MULTILINE) == [*titles, "Changing a running streamer"]
+    assert re.findall(r"^## (.+)$", PAGE, re.MULTILINE) == [
+        "The smallest file",
+        *titles,
+        "Changing a running streamer",
+    ]
 
 
 def test_the_defaults_of_segments_are_those_of_the_code() -> None:
