@@ -20,8 +20,9 @@ from tests.e2e.discovery.sd_vehicle import (
     subscription_state,
 )
 from tests.e2e.rigs import wire
-from tests.e2e.rigs.entities import ECHO, ZenohEntity, eventually
+from tests.e2e.rigs.entities import ECHO, SomeipNode, ZenohEntity, ecu_response, eventually
 from tests.e2e.rigs.sd_ecu import SdNotification
+from tests.e2e.rigs.vehicle import Vehicle
 from tests.e2e.rigs.wire import Uri
 
 BEFORE: Final = service_toml(SPEED, "events = [{ id = 0x8001, eventgroup = 1 }]")
@@ -85,3 +86,55 @@ def test_a_reload_adds_services_without_an_effect_on_others(car: SdVehicle) -> N
         "endpoints.chassis.services: a service other than one behind the present ones needs a restart"
         in refused
     )
+
+
+NEW_PROVIDER: Final = Uri("hpc.vin1", 0x8601, 1)
+STATIC: Final = """
+[[endpoints.chassis.services]]
+service = 0x2001
+major = 1
+events = [{{ id = 0x8001, eventgroup = 1 }}]
+methods = [{method:#06x}]
+remote = "127.0.0.1:{ecu}"
+
+[[endpoints.chassis.services]]
+service = 0x2002
+major = 1
+events = [{{ id = 0x8001, eventgroup = 1 }}]
+offered = true
+provider = "//hpc.vin1/8601/1/0"
+remote = "127.0.0.1:{receiver}"
+
+[plugins.usubscription]
+"""
+
+
+def test_a_reload_adds_services_without_service_discovery(own_vehicle: Vehicle) -> None:
+    car, old, new = own_vehicle, own_vehicle.unused_topic(), Uri("chassis", 0x2001, 1, 0x8001)
+    with (
+        ZenohEntity(car.ports.backbone, "hpc.vin1", 0x1001) as app,
+        ZenohEntity(car.ports.backbone, NEW_PROVIDER.authority, NEW_PROVIDER.ue_id) as provider,
+        SomeipNode(responder=ecu_response) as ecu,
+        SomeipNode() as receiver,
+    ):
+        app.subscribe(old)
+        app.subscribe(new)
+        car.send_event(old, b"before")
+        app.wait_events(old)
+
+        text = car.process.config.read_text(encoding="utf-8")
+        added = STATIC.format(method=ECHO, ecu=ecu.address[1], receiver=receiver.address[1])
+        car.process.config.write_text(text.replace("[plugins.usubscription]", added, 1), encoding="utf-8")
+        car.process.send_sighup()
+        car.process.stderr.wait_one(lambda line: '"streamer.reloaded"' in line)
+
+        def arrived() -> bool:
+            ecu.send_to_port(wire.event(0x2001, 0x8001, b"hello", session=1), car.ports.someip)
+            return bool(app.events(new))
+
+        eventually(arrived, True)  # the first ones may come before the receiving thread knows the service
+        assert app.call(new._replace(resource=ECHO), b"?").payload == b"?"
+        provider.publish(NEW_PROVIDER.at(0x8001), b"on")
+        assert receiver.inbox.wait_one().head.payload == b"on"
+        car.send_event(old, b"after", session=2)
+        assert [each.payload for each in app.wait_events(old, 2)] == [b"before", b"after"]

@@ -291,19 +291,36 @@ SD = {"multicast": "224.244.224.245", "interface": "127.0.0.1"}
         ([FOUND], [OFFERED], {}, "other than one behind the present ones"),
         ([FOUND], [OFFERED, FOUND], {}, "other than one behind the present ones"),
         ([], [FOUND], {"dynamic_services": True}, "with dynamic_services"),
-        ([], [REMOTE], {}, "a service with a remote"),
+        ([], [REMOTE], {}, ""),
         ([], [OFFERED | {"port": 40_001}], {}, "with a port of its own"),
         ([], [FOUND | {"accept_relayed": True}], {}, "with accept_relayed"),
         ([], [OFFERED | {"protocol": "tcp", "methods": [1]}], {}, "the first offered service over TCP"),
     ],
 )
-def test_a_reload_adds_services_that_discovery_finds_or_offers(
+def test_a_reload_adds_services(
     before: list[dict[str, Any]], after: list[dict[str, Any]], sd: dict[str, Any], reason: str
 ) -> None:
     old, new = (endpoint(services=services, sd=SD | sd) for services in (before, after))
     found = services_restart_reason(old, new)
     assert reason in found
     assert bool(reason) is bool(found)
+
+
+def test_a_reload_adds_services_without_service_discovery() -> None:
+    def reason(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> str:
+        return services_restart_reason(endpoint(services=before), endpoint(services=after))
+
+    second = REMOTE | {"service": 9}
+    over_tcp = second | {"protocol": "tcp", "methods": [1]}
+    assert reason([REMOTE], [REMOTE, second]) == ""
+    assert reason([REMOTE], [REMOTE, OFFERED]) == ""
+    assert reason([REMOTE], [REMOTE, over_tcp]) == "the first service over TCP"
+    assert reason([over_tcp], [over_tcp, over_tcp | {"service": 10}]) == ""
+    multicast = {
+        "events": [{"id": 0x8001, "eventgroup": 1}],
+        "eventgroups": [{"id": 1, "multicast": "239.0.0.1:30490"}],
+    }
+    assert reason([REMOTE], [REMOTE, second | multicast]) == "a service with a multicast group"
 
 
 # --- accepted clients -------------------------------------------------------------------------------------------------

@@ -651,13 +651,15 @@ def services_restart_reason(old: SomeipEndpoint, new: SomeipEndpoint) -> str:
         return ""
     if new.services[: len(old.services)] != old.services:
         return "a service other than one behind the present ones"
-    if isinstance(old.sd, bool) or old.sd.dynamic_services:
-        return "a service without sd, or with dynamic_services,"
+    if not isinstance(old.sd, bool) and old.sd.dynamic_services:
+        return "a service with dynamic_services"
     if new.listens_over_tcp and not old.listens_over_tcp:
         return "the first offered service over TCP"
+    if new.may_use_tcp and not old.may_use_tcp:
+        return "the first service over TCP"
     for each in added_services(old, new):
         if each.port is not None or each.accept_relayed:
             return "a service with a port of its own or with accept_relayed"
-        if not each.offered and not each.needs_discovery:
-            return "a service with a remote"
+        if each.multicast_groups and not each.offered:
+            return "a service with a multicast group"
     return ""

@@ -345,13 +345,18 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         connections.open(config.bind, poller, self._receive_loop.wake, config.socket_marks)
         if config.listens_over_tcp:
             connections.listen(config.tcp_port)
-        for service in config.services:
-            if service.uses_protocol("tcp") and not service.offered and service.tcp_address is not None:
-                connections.connect(service.tcp_address)
+        self._connect_to(config.services, connections)
         for receiver in self._receivers.values():
             if receiver.over_tcp:
                 port = self._port_for(receiver)
                 (connections if port is None else port.connections).expect_host(receiver.address[0])
+
+    @staticmethod
+    def _connect_to(services: Iterable[ServiceConfig], connections: "TcpConnections") -> None:
+        """Open the connections to services of the network whose address over TCP is configured."""
+        for service in services:
+            if service.uses_protocol("tcp") and not service.offered and service.tcp_address is not None:
+                connections.connect(service.tcp_address)
 
     @property
     def tcp_address(self) -> TcpAddress:
@@ -456,45 +461,55 @@ class SomeipTransport(EndpointTransport, PeerTransport):
 
     def reconfigure(self, config: SomeipEndpoint) -> None:
         """As `EndpointTransport.reconfigure`: take further services. The receiving thread offers and finds them."""
-        from ustreamer.transports.someip.sd.offered_groups import offered_eventgroups
-
-        assert self._event_publisher is not None  # `services_restart_reason`
-        assert self._connections is not None  # `may_use_tcp`
-        offered = offered_eventgroups(
-            added_services(self._config, config), self._own_authority, config.dscp_of
-        )
+        added = added_services(self._config, config)
         self._config = config
         self._field_values.add_fields(_fields_of_ecus(config))
         if self._event_times is not None:
             self._event_times.add_topics(_limited_events(config))
         self._listeners.clear_cache()
-        self._event_publisher.values.add_fields(topic for each in offered.values() for topic in each.fields)
+        if self._event_publisher is not None:
+            self._add_offers(added, self._event_publisher)
+        self._add_receivers(config)
+        self._reconfigured.append(config)
+        self._receive_loop.wake()
+
+    def _add_offers(self, added: Iterable[ServiceConfig], events: "EventPublisher") -> None:
+        """Know the event groups and the fields of further offered services."""
+        from ustreamer.transports.someip.sd.offered_groups import offered_eventgroups
+
+        offered = offered_eventgroups(added, self._own_authority, self._config.dscp_of)
+        events.values.add_fields(topic for each in offered.values() for topic in each.fields)
         had_file = self._field_file is not None
-        self._keep_fields(offered.values(), self._event_publisher)
+        self._keep_fields(offered.values(), events)
         if self._field_file is not None and not had_file:
             self._load_fields()
             self._field_file.start()
+        self._offered |= offered
+
+    def _add_receivers(self, config: SomeipEndpoint) -> None:
         receivers = ServiceRegistry(config, self._own_authority).receivers
         added = {each.subscriber: each for each in receivers if each.subscriber not in self._receivers}
         for each in added.values():
             if each.over_tcp:
+                assert self._connections is not None  # `services_restart_reason`
                 self._connections.expect_host(each.address[0])
         self._transmitters |= {each.subscriber: self._event_transmitter(each) for each in added.values()}
         self._receivers = self._receivers | added
-        self._offered |= offered
-        self._reconfigured.append(config)
-        self._receive_loop.wake()
 
     def _add_services(self, old: SomeipEndpoint, config: SomeipEndpoint) -> None:
         """Take further services, on the receiving thread."""
-        from ustreamer.transports.someip.discovery.located_services import service_key
+        added, sd_driver = added_services(old, config), self._sd_driver
+        located = () if sd_driver is None else sd_driver.located_services
+        self._exchange.set_configured_services(config, located)
+        if self._connections is not None:
+            self._connect_to(added, self._connections)
+        if sd_driver is not None:
+            from ustreamer.transports.someip.discovery.located_services import service_key
 
-        sd_driver = self._sd_driver
-        assert sd_driver is not None
-        added = added_services(old, config)
-        self._exchange.set_configured_services(config, sd_driver.located_services)
-        offers = {key: self._offered[key] for key in (service_key(each) for each in added if each.offered)}
-        sd_driver.add_services([each for each in added if not each.offered], offers)
+            offers = {
+                key: self._offered[key] for key in (service_key(each) for each in added if each.offered)
+            }
+            sd_driver.add_services([each for each in added if each.needs_discovery], offers)
 
     # --- receiving ----------------------------------------------------------------------------------------------------
 
