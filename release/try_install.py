@@ -48,7 +48,7 @@ def try_install(wheels: Path, folder: Path) -> None:
 def commands_of_page(before: str) -> list[str]:
     """The commands of docs/install.md in the first block after a line."""
     section = INSTALL_PAGE.read_text(encoding="utf-8").split(before)[1]
-    return section.split("```sh\n")[1].split("```")[0].splitlines()
+    return section.split("```sh\n")[1].split("```")[0].replace("\\\n", "").splitlines()
 
 
 def _run(command: Sequence[str | Path], folder: Path) -> str:

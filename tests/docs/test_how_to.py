@@ -66,3 +66,8 @@ def test_an_example_with_a_mistake_is_found(tmp_path: Path) -> None:
     path.write_text(joined("[plugins.throttle]\nlatests = []\n"), encoding="utf-8")
     with pytest.raises(Exception, match="latests"):
         process.load(path)
+
+
+def test_the_dashboard_of_the_page_may_subscribe_the_chassis() -> None:
+    [prefix] = re.findall(r'anonymous = \{ subscribe = \["(.+?)"\]', EXAMPLES["Show values in a browser"])
+    assert "up.chassis.1234.0.1.8001".startswith(prefix)

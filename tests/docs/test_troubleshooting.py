@@ -19,6 +19,7 @@ PLACES = {
     "TOPIC": "//chassis/1234/1/8001",
     "METHOD": "//chassis/1234/1/1",
     "SUBSCRIBER": "//hpc.vin1/10A1/1/0",
+    "CALLER": "//hpc.vin1/10A1/1/0",
 }
 
 
