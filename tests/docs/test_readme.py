@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """README fits a screen and leads on. The commands and configurations of the first pages are true."""
 
+import argparse
 import re
 import shlex
 import subprocess
@@ -8,6 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from ustreamer.host.cli.main import parser
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -63,6 +66,25 @@ def test_a_command_of_the_first_pages_works(command: str) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
+
+
+def subcommands(of: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    return {
+        name: each
+        for action in of._actions
+        if isinstance(action, argparse._SubParsersAction)
+        for name, each in action.choices.items()
+    }
+
+
+def test_the_page_of_commands_names_every_command() -> None:
+    for name, command in subcommands(parser()).items():
+        for path in [f"{name} {action}" for action in subcommands(command)] or [name]:
+            words = path.split()
+            named = f"ustreamer {path}" in COMMAND_LINE or (
+                f"ustreamer {words[0]}" in COMMAND_LINE and f"`{words[-1]}" in COMMAND_LINE
+            )
+            assert named, path
 
 
 @pytest.mark.parametrize("link", sorted(set(re.findall(r"\]\((?!http)([^)#]+)\)", README))))

@@ -21,12 +21,12 @@ def add_commands(
     load_routing: "LoadRouting",
 ) -> None:
     """Add the commands `recordings` and `test`."""
-    parser = commands.add_parser("recordings", help="look into recordings")
+    parser = commands.add_parser("recordings", help="list, show, check, prove, replay or upload recordings")
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     for name, text in (
         ("ls", "the segments in a directory"),
         ("show", "what is recorded, a line for each"),
-        ("check", "whether every byte is as it was written, and what is missing"),
+        ("check", "verify every byte, and name what is missing"),
     ):
         action = actions.add_parser(name, help=text)
         action.add_argument("directory", type=Path, metavar="DIR", help="the recordings")
@@ -49,7 +49,7 @@ def _run(arguments: argparse.Namespace) -> int:
 def _add_prove(
     actions: "argparse._SubParsersAction[argparse.ArgumentParser]", read_stored_messages: "ReadStoredMessages"
 ) -> None:
-    action = actions.add_parser("prove", help="whether every message has an explanation; names those without")
+    action = actions.add_parser("prove", help="explain every message by all files and logs, or name it")
     action.add_argument("directory", type=Path, metavar="DIR", help="the recordings")
     action.add_argument(
         "--received", type=Path, metavar="LOG", nargs="+", required=True, help="one log for each receiver"
@@ -95,7 +95,7 @@ def _add_replay(
 def _add_test(
     commands: "argparse._SubParsersAction[argparse.ArgumentParser]", load_routing: "LoadRouting"
 ) -> None:
-    parser = commands.add_parser("test", help="show what a configuration would change")
+    parser = commands.add_parser("test", help="show which deliveries a configuration changes")
     parser.add_argument("config", type=Path, metavar="CONFIG", help="the changed configuration")
     parser.add_argument("--recording", type=Path, metavar="DIR", required=True, help="the recordings")
     parser.add_argument(

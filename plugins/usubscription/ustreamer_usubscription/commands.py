@@ -21,7 +21,7 @@ def add_commands(
     *___: object,
 ) -> None:
     """Add the command `subscriptions` with its options."""
-    top = commands.add_parser("subscriptions", help="what the store of a streamer holds")
+    top = commands.add_parser("subscriptions", help="list, show, copy, check or end subscriptions")
     top.set_defaults(run=_run, request_plugin=request_plugin)
     actions = top.add_subparsers(dest="action", metavar="ACTION", required=True)
     place = argparse.ArgumentParser(add_help=False)
@@ -40,7 +40,7 @@ def add_commands(
 
     actions.add_parser("ls", parents=[place, which], help="list subscriptions, by topic and subscriber")
 
-    showing = actions.add_parser("show", parents=[place], help="all that is known of a topic's subscriptions")
+    showing = actions.add_parser("show", parents=[place], help="what is stored of a topic's subscriptions")
     showing.add_argument("topic", type=_uuri, metavar="TOPIC", help="the topic")
 
     actions.add_parser("export", parents=[place], help="all subscriptions, one JSON object per line")
@@ -61,7 +61,7 @@ def add_commands(
         "rm", parents=[place, which], help="end subscriptions, with a running streamer or without"
     )
 
-    actions.add_parser("check", parents=[place], help="whether all of the store is right; exit 74 if not")
+    actions.add_parser("check", parents=[place], help="verify the whole store; exit code 74 if it is damaged")
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -25,7 +25,7 @@ def add_admin_commands(commands: "argparse._SubParsersAction[argparse.ArgumentPa
         parser.set_defaults(run=_run, action=f"{group} {name}".strip())
         return parser
 
-    add(commands, "reload", "have a running streamer go on by its changed configuration")
+    add(commands, "reload", "load the changed configuration into a running streamer")
     add(commands, "routes", "show the routes of a running streamer")
     top = add(commands, "top", "show rates, queues and problems of a running streamer, live")
     _add_top_arguments(top)
@@ -34,11 +34,11 @@ def add_admin_commands(commands: "argparse._SubParsersAction[argparse.ArgumentPa
         "dead-letters", help="list, show, redrive or purge undelivered messages"
     ).add_subparsers(metavar="ACTION", required=True)
     add(letters, "ls", "list dead letters, the oldest first", "dead-letters")
-    add(letters, "show", "all of one dead letter, but for its token", "dead-letters").add_argument(
+    add(letters, "show", "one dead letter, without its token", "dead-letters").add_argument(
         "number", type=_number, metavar="ID", help="its number in `ls`"
     )
     for name, help_text in (
-        ("redrive", "have a running streamer dispatch dead letters again, and delete them"),
+        ("redrive", "dispatch dead letters again by a running streamer, and delete them"),
         ("purge", "delete dead letters"),
     ):
         which = add(letters, name, help_text, "dead-letters")

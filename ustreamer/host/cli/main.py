@@ -258,7 +258,7 @@ def _add_config(commands: Commands) -> None:
 
 
 def _add_explain(commands: Commands) -> None:
-    parser = commands.add_parser("explain", help="what becomes of a message, and why")
+    parser = commands.add_parser("explain", help="show the route of a message, and the reasons")
     parser.add_argument("config", type=Path, metavar="CONFIG", help="the configuration file")
     parser.add_argument(
         "--source", type=uuri_pattern, required=True, metavar="UURI", help="address of the sender"
