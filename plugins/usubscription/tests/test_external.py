@@ -203,6 +203,39 @@ def test_the_other_version_is_tried_after_a_refusal_and_after_silence(rig: Rig) 
     assert rig.requests[-1].attributes.sink == UUri(OWN, 0, 3, 3)
 
 
+def deny(rig: Rig, asked: UMessage) -> None:
+    rig.other.send(error_response(rig.ids.next(), asked, UStatus(UCode.PERMISSION_DENIED, "spoofed")))
+
+
+def test_a_denial_by_a_redundant_streamer_does_not_replace_the_answer(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = rig.wait_request(1)
+    deny(rig, first)
+    rig.answer(first, listed(TOPICS[0]))
+    rig.wait_topics(TOPICS[0])
+    deny(rig, first)
+    rig.advance(ms=600)
+    second = rig.wait_request(2)
+    deny(rig, second)
+    rig.answer(second, listed(TOPICS[1]))
+    rig.wait_topics(TOPICS[1])
+    assert "usubscription.external_lost" not in caplog.messages
+    assert second.attributes.sink == first.attributes.sink
+
+
+def test_a_process_that_denies_each_request_is_reported_as_such(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
+    for count in range(1, UNANSWERED + 1):
+        deny(rig, rig.wait_request(count))
+        wait_until(lambda count=count: rig.service.statistics().get("denied") == count)  # type: ignore[misc]
+        rig.advance(ms=600)
+    rig.wait_request(UNANSWERED + 1)
+    [lost] = [each for each in caplog.records if each.message == "usubscription.external_lost"]
+    assert vars(lost)["why"] == "PERMISSION_DENIED"
+
+
 def refuse(rig: Rig, asked: UMessage) -> None:
     rig.other.send(error_response(rig.ids.next(), asked, UStatus(UCode.INVALID_ARGUMENT, "of what?")))
 

@@ -349,6 +349,15 @@ def test_a_message_from_a_multicast_domain_is_deferred_to_the_elected_peer() -> 
     assert router_with_peer().decide("zenoh", call).deferred
 
 
+@pytest.mark.parametrize(("peer", "is_its_own"), [("hpc", True), ("chassis", False)])
+def test_a_call_of_a_service_of_this_authority_may_be_that_of_a_peer(peer: str, is_its_own: bool) -> None:
+    call = request(ID, HOSTED[0], UUri("hpc", 0x10, 1, 1), ttl=100).attributes
+    decision = router_with_peer(peer).decide("zenoh", call)
+    assert decision.deferred is is_its_own
+    assert decision.targets == ()
+    assert (decision.denied_as == "spoofed") is not is_its_own
+
+
 def test_a_response_to_a_unicast_requester_is_forwarded_by_the_streamer_of_the_request() -> None:
     call = request(ID, UUri("chassis", 5, 1, 0), UUri("cloud", 7, 1, 1), ttl=100)
     answer = response(ID, call).attributes

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A device whose uSubscription is another process: a streamer that follows it, and an application on each network."""
+"""A device whose uSubscription is another process: streamers that follow it, and an application on each network."""
 
 import subprocess
 import time
@@ -12,23 +12,24 @@ from tests.e2e.rigs import wire
 from tests.e2e.rigs.entities import DEADLINE_S, ZenohEntity
 from tests.e2e.rigs.ports import tcp_ports
 from tests.e2e.rigs.streamer import StreamerProcess
+from tests.e2e.rigs.two_streamers import open_router
 from tests.e2e.rigs.wire import Uri
 
 _CONFIG: Final = """\
 authority = "hpc.vin1"
-state_dir = "state"
+state_dir = "{state_dir}"
 
 [endpoints.backbone]
 transport = "zenoh"
 authorities = ["hpc.vin1"]
-mode = "peer"
-listen = ["tcp/127.0.0.1:{backbone}"]
+mode = "{mode}"
+{key} = ["tcp/127.0.0.1:{backbone}"]
 
 [endpoints.cloud]
 transport = "zenoh"
 authorities = ["cloud"]
-mode = "peer"
-listen = ["tcp/127.0.0.1:{cloud}"]
+mode = "{mode}"
+{key} = ["tcp/127.0.0.1:{cloud}"]
 
 [plugins.usubscription]
 external = true
@@ -51,13 +52,29 @@ class ExternalDevice:
     subscriber_field = b""
     """The encoded field of the subscriber, for a uSubscription that requires it in requests."""
 
-    def __init__(self, directory: Path, stack: ExitStack) -> None:
+    def __init__(self, directory: Path, stack: ExitStack, *, streamers: int = 1) -> None:
+        """Several `streamers` have the same authority, and a router on each network."""
         self.backbone, self.cloud = tcp_ports(2)
-        config = directory / "streamer.toml"
-        config.write_text(_CONFIG.format(backbone=self.backbone, cloud=self.cloud), encoding="utf-8")
         self._service: subprocess.Popen[bytes] | None = None
-        self.streamer = stack.enter_context(StreamerProcess(config))
+        if streamers > 1:
+            for port in (self.backbone, self.cloud):
+                stack.callback(open_router(port).close)
+        mode, key = ("peer", "listen") if streamers == 1 else ("client", "connect")
+        self.streamers = [
+            stack.enter_context(self._streamer(directory, f"streamer{number}", mode, key))
+            for number in range(streamers)
+        ]
+        self.streamer = self.streamers[0]
         stack.callback(self.kill_service)
+
+    def _streamer(self, directory: Path, name: str, mode: str, key: str) -> StreamerProcess:
+        """A streamer whose endpoints `listen` or `connect` at the ports of the networks."""
+        config = directory / f"{name}.toml"
+        text = _CONFIG.format(
+            state_dir=f"state-{name}", mode=mode, key=key, backbone=self.backbone, cloud=self.cloud
+        )
+        config.write_text(text, encoding="utf-8")
+        return StreamerProcess(config)
 
     def start(self, command: Sequence[str | Path]) -> None:
         """Start the uSubscription; it prints a line when it serves."""

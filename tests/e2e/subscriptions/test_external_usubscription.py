@@ -11,6 +11,7 @@ import pytest
 
 from tests.e2e.rigs import wire
 from tests.e2e.rigs.entities import ZenohEntity
+from tests.e2e.rigs.streamer import StreamerProcess, statistics
 from tests.e2e.rigs.wire import Uri
 from tests.e2e.subscriptions.external_device import ExternalDevice
 
@@ -20,8 +21,8 @@ class Device(ExternalDevice):
 
     topic = Uri("hpc.vin1", 0x5000, 1, 0x8001)
 
-    def __init__(self, directory: Path, stack: ExitStack) -> None:
-        super().__init__(directory, stack)
+    def __init__(self, directory: Path, stack: ExitStack, *, streamers: int = 1) -> None:
+        super().__init__(directory, stack, streamers=streamers)
         self.publisher = stack.enter_context(
             ZenohEntity(self.backbone, "hpc.vin1", 0x5000, listen_to="up/none")
         )
@@ -72,3 +73,44 @@ def test_the_streamer_follows_a_process_that_is_killed_and_returns_empty_or_full
     assert max(followed_s) < FOLLOWED_S
     names = [each["event"] for each in device.streamer.log_records]
     assert "usubscription.external_found" in names
+
+
+GRACE_PERIOD_S: Final = 1.0
+"""Redundant streamers forward a topic for this time after they have withdrawn it."""
+UNSUBSCRIBED_S: Final = 0.7
+"""0.2 s until `flows` is sure, and a margin for a busy machine."""
+
+
+def spoofed_count(streamer: StreamerProcess) -> int:
+    found = statistics(streamer.config.parent / f"state-{streamer.config.stem}")
+    count: int = found["endpoints"]["backbone"].get("refused_spoofed", 0)
+    return count
+
+
+def test_redundant_streamers_behind_one_process_both_follow(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        device = Device(tmp_path, stack, streamers=2)
+        for each in device.streamers:
+            each.stderr.wait_count(lambda line: '"joined": ["hpc.vin1"]' in line, 2)
+        device.start_service()
+        for each in device.streamers:
+            each.stderr.wait_one(lambda line: "usubscription.external_found" in line)
+        spoofed = [spoofed_count(each) for each in device.streamers]
+        for _ in range(4):
+            device.call(wire.SUBSCRIBE)
+            device.wait_flows(True)
+            device.call(wire.UNSUBSCRIBE)
+            assert device.wait_flows(False) < UNSUBSCRIBED_S + GRACE_PERIOD_S
+        device.call(wire.SUBSCRIBE)
+        device.wait_flows(True)
+        device.kill_service()
+        device.start_service()  # empty
+        assert device.wait_flows(False) < FOLLOWED_S + GRACE_PERIOD_S
+        for each in device.streamers:
+            lost = [
+                line["why"] for line in each.log_records if line["event"] == "usubscription.external_lost"
+            ]
+            assert set(lost) <= {"no answer"}
+        assert [spoofed_count(each) for each in device.streamers] == spoofed, (
+            "each knows the calls of the other"
+        )

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Configuration mistakes that people make: each is refused or warned of on its line, and the advice mends it."""
 
+import json
 import random
 from collections.abc import Mapping
 from functools import cache
@@ -393,6 +394,34 @@ def test_a_mistake_is_found_on_its_line_and_the_advice_mends_it(mistake: Mistake
 def changed(before: str, after: str) -> list[str]:
     """The lines of `after` that `before` has not."""
     return [line for line in after.split("\n") if line not in before.split("\n")]
+
+
+@pytest.mark.parametrize(
+    ("own", "authorities", "peers", "found"),
+    [
+        ("hpc.vin1", ["hpc.vin1"], '["hpc.vin1"]', ""),
+        ("hpc.vin1", ["*"], "true", ""),
+        ("g1.vin1", ["hpc.vin1"], "true", "core.usubscription of 'g1.vin1' cannot be called"),
+        (
+            "g1.vin1",
+            ["hpc.vin1", "g1.vin1", "g2.vin1"],
+            '["g1.vin1", "g2.vin1"]',
+            "'g2.vin1' does not follow",
+        ),
+    ],
+)
+def test_an_outside_usubscription_that_cannot_be_followed_is_warned_of(
+    own: str, authorities: list[str], peers: str, found: str
+) -> None:
+    text = (
+        f'authority = "{own}"\nstate_dir = "state"\n[endpoints.backbone]\ntransport = "zenoh"\n'
+        f"authorities = {json.dumps(authorities)}\npeers = {peers}\n"
+        'listen = ["tcp/127.0.0.1:7457"]\nscouting = false\n'
+    )
+    warnings = found_in(text + "[plugins.usubscription]\nexternal = true\n")
+    assert len(warnings) == bool(found)
+    assert all(found in each.text for each in warnings)
+    assert found_in(text + "[plugins.usubscription]\n") == ()
 
 
 def test_there_are_120_mistakes_and_the_advice_mends_at_least_110() -> None:

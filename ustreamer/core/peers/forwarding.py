@@ -56,7 +56,10 @@ class PeerForwarding:
         return home is not None and bool(self._unicast.get(home))
 
     def receives_own_messages(self, ingress: str) -> bool:
-        return ingress in self._peers.shared_network_endpoints()
+        peers = self._peers
+        return ingress in peers.shared_network_endpoints() or any(
+            each.authority == peers.authority for each in peers.peers_at(ingress)
+        )
 
     def assign(self, topic: UUri, targets: tuple[Target, ...], now_ns: int) -> ForwardingShare:
         share = self._advertisements.assign(topic, targets, now_ns)

@@ -59,7 +59,10 @@ class ForwardingPolicy(Protocol):
         ...
 
     def receives_own_messages(self, ingress: str) -> bool:
-        """Whether messages that this streamer sends at another endpoint come in at `ingress`."""
+        """Whether messages from the addresses of this streamer's services come in at `ingress`, and are no forgeries.
+
+        It sends them at another endpoint of the network, or a streamer with the same authority sends them.
+        """
         ...
 
     def assign(self, topic: UUri, targets: tuple[Target, ...], now_ns: int) -> ForwardingShare:

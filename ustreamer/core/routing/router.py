@@ -134,7 +134,7 @@ class Router:
             return _stays_at(ingress, sink)
         home = self.authority_table.endpoint_of(attributes.source)
         if home == SELF != ingress and self.forwarding.receives_own_messages(ingress):
-            return DEFERRED  # this streamer's own message, received at another endpoint
+            return DEFERRED  # of this streamer, or of one with the same authority
         if home != ingress:
             text = f"source {attributes.source} does not live behind endpoint {ingress!r} but {home!r}"
             reason = UStatus(UCode.PERMISSION_DENIED, text)

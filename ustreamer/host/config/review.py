@@ -44,6 +44,7 @@ def review(document: TomlDocument, config: StreamerConfig, *, has_subscriptions:
         *exposed_secrets(document),
         *_open_endpoints(document, config),
         *_exposed_files(document, config),
+        *_outside_usubscription(config),
         *([] if has_subscriptions else [_no_subscriptions()]),
     ]
     problems = [document.problem(path, text, advice) for path, text, advice in findings]
@@ -119,6 +120,28 @@ def _exposed_files(document: TomlDocument, config: StreamerConfig) -> Iterator[F
                     f"every user of this machine can read the private key in {path}",
                     "chmod 600 the file",
                 )
+
+
+def _outside_usubscription(config: StreamerConfig) -> Iterator[Finding]:
+    """Why the uSubscription of another process, which has the streamer's authority, is not followed."""
+    if not getattr(config.plugins.get("usubscription"), "external", False):
+        return
+    authority, at = config.authority, ("plugins", "usubscription", "external")
+    if not any({authority, ANY_AUTHORITY} & set(each.authorities) for each in config.endpoints.values()):
+        yield (
+            at,
+            f"core.usubscription of {authority!r} cannot be called: this authority lives behind no endpoint",
+            f"add {authority!r} to the authorities of the endpoint of its network",
+        )
+    for name, endpoint in config.endpoints.items():
+        peers = getattr(endpoint, "peers", ())
+        others = () if isinstance(peers, bool) else sorted({*peers} - {authority})
+        if others:
+            yield (
+                ("endpoints", name, "peers"),
+                f"a streamer of {', '.join(map(repr, others))} does not follow core.usubscription of {authority!r}",
+                "give each streamer that follows it this authority",
+            )
 
 
 def _egress(document: TomlDocument, config: StreamerConfig) -> Iterator[Finding]:

@@ -15,6 +15,10 @@ An update that arrives during a request is applied again after the list, which m
 answer, the last known subscriptions stay, and updates do not count: any entity of that network could have sent them.
 Their topics are listed when it answers. At the start nothing is known, so nothing is forwarded.
 
+Redundant streamers have the same caller here, so each receives the answers to all. Answers are matched by request id.
+Until the streamers know each other, each denies the requests of the other: they bear the address of its own service.
+So a denial is no answer: that of the uSubscription may still follow.
+
 Other devices' uSubscriptions are the business of that process. Authorities without a uSubscription, such as ECUs, are
 served here: a Subscribe of it for their topics is granted.
 """
@@ -109,7 +113,7 @@ class ExternalUsubscription:
         self._listed_count = 0
         self._changes: list[ListedChange] = []  # since the request for the first page
         self._is_started = self._is_known = False
-        self._is_answering = self._is_reported = False
+        self._is_answering = self._is_reported = self._is_denied = False
         self._unanswered = self._refused = 0
         self._heard: dict[UUri, None] = {}  # topics of updates while there was no answer
         self._topics: deque[UUri] = deque()  # to list in this round, the asked one first
@@ -235,7 +239,8 @@ class ExternalUsubscription:
     def _on_no_answer(self) -> None:
         self._is_answering = False
         self._unanswered += 1
-        self._lost("no answer")
+        self._lost(UCode.PERMISSION_DENIED.name if self._is_denied else "no answer")
+        self._is_denied = False
         # A page or a topic may be of a process that has gone.
         if self._listed_count or self._topics or self._unanswered % UNANSWERED == 0:
             self._asked.clear()
@@ -292,6 +297,10 @@ class ExternalUsubscription:
             if message.attributes.reqid is not None:
                 self._asked.remove(message.attributes.reqid)
             self._on_no_answer()
+            return
+        self._is_denied = code is UCode.PERMISSION_DENIED
+        if self._is_denied:
+            self.counts["denied"] += 1
             return
         self._asked.clear()
         self._is_answering, self._unanswered = True, 0
