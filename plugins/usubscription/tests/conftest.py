@@ -68,6 +68,8 @@ class ServiceRig:
         self.links = LinkStates(lambda authority: authority)
         self._ids = UuidSource(self.clock.clock().wall_ms)
         self._remote_requests: list[UMessage] = []
+        self.probes: list[UMessage] = []
+        """Copies of requests in the other version, to devices that have not answered."""
         self._responses: dict[UUID, UMessage] = {}
         self._changed = threading.Condition()
         self._timers = Timers()
@@ -274,10 +276,14 @@ class ServiceRig:
 
     def _on_remote_request(self, message: UMessage) -> None:
         if message.attributes.type is UMessageType.REQUEST:
-            self._remote_requests.append(message)
+            (self.probes if self._is_probe(message) else self._remote_requests).append(message)
+
+    def _is_probe(self, message: UMessage) -> bool:
+        silent = list(self.plugin.service._remote_topics._probes._silent.values())
+        return any(each.probe is not None and each.probe.reqid == message.id for each in silent)
 
     def take_remote_requests(self) -> list[UMessage]:
-        """The requests to other uSubscriptions since the last call; all due requests have been sent."""
+        """The requests to other uSubscriptions since the last call, but for probes; all due requests have been sent."""
         self.fetch()
         self.fetch()
         calls, self._remote_requests[:] = list(self._remote_requests), []

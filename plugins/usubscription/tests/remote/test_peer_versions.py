@@ -7,12 +7,14 @@ The service and its store are real; the other uSubscription is a script.
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 from ustreamer_usubscription.remote.peer_versions import MAX_PEERS, PeerVersions
 
 from ustreamer.core.base.links import LinkStates
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
-from ustreamer.uprotocol.umessage import UMessage
+from ustreamer.uprotocol.umessage import UMessage, response
 from ustreamer.uprotocol.ustatus import UCode
+from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import ANY_INSTANCE, UUri
 
 if TYPE_CHECKING:
@@ -127,6 +129,101 @@ def test_a_device_without_an_answer_is_called_in_the_other_version_after_the_tim
         versions.append(version_of(rig.take_remote_request()))
         rig.advance(s=300)
     assert versions == [3, 4, 3]
+
+
+def take_probes(rig: "ServiceRig") -> list[UMessage]:
+    rig.fetch()
+    rig.fetch()
+    probes, rig.probes[:] = list(rig.probes), []
+    return probes
+
+
+def test_a_device_that_listens_in_version_4_only_is_found_within_a_second(rig: "ServiceRig") -> None:
+    for topic in TOPICS[:3]:
+        rig.subscribe(topic)
+    assert [version_of(each) for each in rig.take_remote_requests()] == [3, 3, 3]
+    rig.advance(ms=999)
+    assert take_probes(rig) == []
+    rig.advance(ms=1)
+    [probe] = take_probes(rig)
+    assert (version_of(probe), probe.attributes.ttl) == (4, 300_000)
+    assert rig.remote_request_fields(probe)[:2] == (SUBSCRIBE, REMOTE)
+    rig.remote_grants(probe)
+    assert answer_in_one_version(rig, 4) == [(SUBSCRIBE, 4)] * 3
+    assert [states(rig, topic) for topic in TOPICS[:3]] == [[SUBSCRIBED]] * 3
+    rig.unsubscribe(REMOTE)
+    rig.advance(s=10)
+    assert answer_in_one_version(rig, 4) == [(UNSUBSCRIBE, 4)]
+    assert take_probes(rig) == []
+
+
+def test_a_slow_device_of_version_3_gets_one_probe_and_keeps_its_calls(rig: "ServiceRig") -> None:
+    for topic in TOPICS[:3]:
+        rig.subscribe(topic)
+    calls = rig.take_remote_requests()
+    rig.advance(s=100)
+    [probe] = take_probes(rig)
+    rig.remote_refuses(probe, UCode.UNIMPLEMENTED)
+    for call in calls:
+        rig.remote_grants(call)
+    rig.advance(s=299)
+    assert (rig.take_remote_requests(), take_probes(rig)) == ([], [])
+    assert [states(rig, topic) for topic in TOPICS[:3]] == [[SUBSCRIBED]] * 3
+    rig.subscribe(TOPICS[3])
+    rig.advance(s=10)
+    assert [version_of(each) for each in rig.take_remote_requests()] == [3]
+    assert take_probes(rig) == []
+
+
+def test_a_device_that_answers_in_time_gets_no_probe(rig: "ServiceRig") -> None:
+    rig.subscribe(REMOTE)
+    rig.remote_grants(rig.take_remote_request())
+    rig.advance(s=2)
+    assert take_probes(rig) == []
+
+
+def test_a_device_that_never_answers_gets_two_calls_for_a_topic_in_300_s(rig: "ServiceRig") -> None:
+    rig.subscribe(REMOTE)
+    versions = []
+    for _ in range(4):
+        versions.append(version_of(rig.take_remote_request()))
+        rig.advance(s=1)
+        versions += [version_of(each) for each in take_probes(rig)]
+        rig.advance(s=299)
+        assert take_probes(rig) == []
+    assert versions == [3, 4, 4, 3, 3, 4, 4, 3]
+
+
+def test_a_probe_of_another_device_or_entity_or_an_earlier_link_counts_nothing(rig: "ServiceRig") -> None:
+    rig.links.set_state(FAR, up=True)
+    rig.subscribe(REMOTE)
+    rig.take_remote_request()
+    rig.advance(s=1)
+    [probe] = take_probes(rig)
+    forged = response(UUID(0x7000, 2 << 62), probe)
+    for source in (UUri("device4", 0, 4, 1), UUri(FAR, 7, 4, 1)):
+        rig.client.send(replace(forged, attributes=replace(forged.attributes, source=source)))
+    assert rig.take_remote_requests() == []
+    rig.links.set_state(FAR, up=False)
+    rig.advance(s=10)
+    assert take_probes(rig) == []
+    rig.links.set_state(FAR, up=True)
+    assert version_of(rig.take_remote_request()) == 3
+
+
+def test_after_the_link_came_up_a_device_is_probed_again(rig: "ServiceRig") -> None:
+    rig.links.set_state(FAR, up=True)
+    rig.subscribe(REMOTE)
+    rig.take_remote_request()
+    rig.advance(s=1)
+    assert len(take_probes(rig)) == 1
+    rig.links.set_state(FAR, up=False)
+    rig.links.set_state(FAR, up=True)
+    assert version_of(rig.take_remote_request()) == 3
+    rig.advance(s=1)
+    [probe] = take_probes(rig)
+    rig.remote_grants(probe)
+    assert answer_in_one_version(rig, 4) == [(SUBSCRIBE, 4)]
 
 
 @pytest.mark.parametrize("version", [3, 4])

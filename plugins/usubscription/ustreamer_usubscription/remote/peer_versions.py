@@ -17,7 +17,7 @@ from ustreamer.uprotocol.uuri import ANY_INSTANCE, UUri
 MAX_PEERS: Final = 4_096
 """Devices that are remembered at most; the oldest one is called in version 3 again."""
 
-_OTHER: Final = {VERSION_3: VERSION_4, VERSION_4: VERSION_3}
+OTHER_VERSION: Final = {VERSION_3: VERSION_4, VERSION_4: VERSION_3}
 
 
 class _Peer:
@@ -47,6 +47,10 @@ class PeerVersions:
         """The version of the next call about `topic`."""
         return VERSION_4 if topic.ue_instance == ANY_INSTANCE else self._peer(topic).version
 
+    def is_open(self, topic: UUri) -> bool:
+        """Whether no answer has shown the version to call the device about `topic` in."""
+        return topic.ue_instance != ANY_INSTANCE and not self._peer(topic).has_answered
+
     def on_answer(self, topic: UUri, version: int) -> None:
         """The device knows the method of a call in `version`."""
         if topic.ue_instance != ANY_INSTANCE:
@@ -60,18 +64,18 @@ class PeerVersions:
             return False
         peer = self._peer(topic)
         peer.refused.add(version)
-        if len(peer.refused) == len(_OTHER):
+        if len(peer.refused) == len(OTHER_VERSION):
             peer.version, peer.has_answered = VERSION_3, False
             return False
         if peer.version == version:
-            peer.version, peer.has_answered = _OTHER[version], False
+            peer.version, peer.has_answered = OTHER_VERSION[version], False
         return True
 
     def on_undelivered(self, topic: UUri, version: int) -> None:
         """A call in `version` did not arrive: the next one may have the other version."""
         peer = self._peer(topic)
         if not peer.has_answered and peer.version == version:
-            peer.version = _OTHER[version]
+            peer.version = OTHER_VERSION[version]
 
     def _peer(self, topic: UUri) -> _Peer:
         authority = topic.authority_name

@@ -9,6 +9,7 @@ distributed here [impl->dsn~usubscription-subscribe-remote-subscriber-change~1]
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -32,13 +33,14 @@ from ustreamer.uprotocol.wire import decode_status
 from ustreamer_usubscription.config import UsubscriptionConfig
 from ustreamer_usubscription.model.lifecycle import LifecycleEvent
 from ustreamer_usubscription.model.subscription import SubscriptionRecord
-from ustreamer_usubscription.remote.peer_versions import PeerVersions
+from ustreamer_usubscription.remote.peer_versions import OTHER_VERSION, PeerVersions
 from ustreamer_usubscription.remote.remote_calls import (
     CALL_TIMEOUT_MS,
     RemoteCall,
     RemoteCalls,
     method_of,
 )
+from ustreamer_usubscription.remote.version_probes import Probe, VersionProbes
 from ustreamer_usubscription.requests import v3
 from ustreamer_usubscription.requests.remote_codec import CLIENT_CODECS, subscribe_status_in
 from ustreamer_usubscription.requests.requests import MAX_DETAILS
@@ -103,6 +105,7 @@ class RemoteTopics:
         self._name_subscriber = config.legacy_subscriber_field  # (X-4)
         self._calls = RemoteCalls(links.state_of, config.remote_refresh_s * _MS_PER_S)
         self._peer_versions = PeerVersions(links.state_of)
+        self._probes = VersionProbes(links.state_of, CALL_TIMEOUT_MS)
         self._call_versions: dict[UUri, int] = {}  # of the last call about each topic
         self._responses: list[tuple[RemoteCall, RemoteReply, UUID]] = []
         self._hints: dict[UUri, _StatusHint] = {}  # the last one for each topic with a pending call
@@ -111,14 +114,20 @@ class RemoteTopics:
     # --- messages -----------------------------------------------------------------------------------------------------
 
     def expects(self, message: UMessage) -> bool:
-        """Whether a Response answers a pending call. Safe from any thread."""
+        """Whether a Response answers a pending call or a probe. Safe from any thread."""
         reqid = message.attributes.reqid
-        return reqid is not None and self._calls.is_pending(reqid)
+        return reqid is not None and (
+            self._calls.is_pending(reqid) or self._probes.find(message.attributes) is not None
+        )
 
     def on_response(self, message: UMessage, transaction: Transaction) -> None:
         """Apply the Response to a call to the transaction, for all subscribers of the topic."""
         reqid, source = message.attributes.reqid, message.attributes.source
         remote_call = None
+        probe = self._probes.find(message.attributes)
+        if probe is not None:
+            self._on_probe_answer(probe, message)
+            return
         if reqid is not None and _is_valid_responder(message):
             remote_call = self._calls.on_response(reqid, source.authority_name)
         if reqid is None or remote_call is None:
@@ -139,15 +148,30 @@ class RemoteTopics:
         if reply.event is not None:
             transaction.apply_remote_event(remote_call.key, reply.event, reply.reason)
 
+    def _on_probe_answer(self, probe: Probe, response: UMessage) -> None:
+        """Repeat the pending calls of a device in the version of its probe, if it knows that version."""
+        code, authority = response.attributes.commstatus or UCode.OK, probe.topic.authority_name
+        if code in {*NOT_DELIVERED, UCode.UNIMPLEMENTED} or not _is_valid_responder(response):
+            return  # the call may still be answered
+        self._on_version_answer(probe.topic, probe.version)
+        for each in self._calls.pending_calls(authority):
+            if self._peer_versions.version_for(each.key) != self._call_versions[each.key]:
+                self._calls.repeat(each)
+
+    def _on_version_answer(self, topic: UUri, version: int) -> None:
+        self._peer_versions.on_answer(topic, version)
+        self._probes.end(topic.authority_name)
+
     def _is_for_other_version(self, response: UMessage, topic: UUri, version: int) -> bool:
         """Note whether the device knows `version`, by a Response; True to repeat the call in the other version."""
         code = response.attributes.commstatus or UCode.OK
         if code in NOT_DELIVERED:
             self._peer_versions.on_undelivered(topic, version)
+            self._probes.on_undelivered(topic.authority_name)
             return False
         if code is UCode.UNIMPLEMENTED:
             return self._peer_versions.on_unimplemented(topic, version)
-        self._peer_versions.on_answer(topic, version)
+        self._on_version_answer(topic, version)
         return False
 
     def on_notification(self, message: UMessage, now_ns: int) -> None:
@@ -268,23 +292,42 @@ class RemoteTopics:
         [impl->req~usubscription-subscribe-remote~1] [impl->req~usubscription-unsubscribe-last-remote~1]
         """
         for remote_call in self._calls.pop_due(now_ns, self._on_timeout):
-            message = self._encode_request(remote_call)
-            self._hints.pop(remote_call.key, None)  # it is older than this call
+            topic = remote_call.key
+            version = self._call_versions[topic] = self._peer_versions.version_for(topic)
+            message = self._encode_request(remote_call, version)
+            if self._peer_versions.is_open(topic):
+                self._probes.on_call(topic.authority_name, now_ns)
+            self._hints.pop(topic, None)  # it is older than this call
             self._calls.begin_call(remote_call, message.id, now_ns)
             try:
                 send(message)
             except UStatusError as error:
                 if self._is_first("remote_unsent"):
-                    extra = {"topic": str(remote_call.key), "why": str(error)}
+                    extra = {"topic": str(topic), "why": str(error)}
                     log.warning("usubscription.call_not_sent", extra=extra)
                 self._calls.on_failure(remote_call, now_ns, _jitter(message.id))
+        self._send_due_probes(send, now_ns)
 
     def _on_timeout(self, topic: UUri) -> None:
         self._peer_versions.on_undelivered(topic, self._call_versions[topic])
 
-    def _encode_request(self, remote_call: RemoteCall) -> UMessage:
+    def _send_due_probes(self, send: Callable[[UMessage], None], now_ns: int) -> None:
+        """Send a copy of a pending call in the other version, to each device that has not answered for a while."""
+        for authority in self._probes.pop_due(now_ns):
+            calls = self._calls.pending_calls(authority)
+            remote_call = next((each for each in calls if self._peer_versions.is_open(each.key)), None)
+            if remote_call is None:
+                self._probes.end(authority)
+                continue
+            version = OTHER_VERSION[self._call_versions[remote_call.key]]
+            message = self._encode_request(remote_call, version)
+            self._probes.begin(Probe(message.id, remote_call.key, version), now_ns)
+            self._counts["remote_probes"] += 1
+            with suppress(UStatusError):  # as for the call that waits, whose error is logged
+                send(message)
+
+    def _encode_request(self, remote_call: RemoteCall, version: int) -> UMessage:
         topic, desired = remote_call.key, remote_call.desired
-        version = self._call_versions[topic] = self._peer_versions.version_for(topic)
         own_uuri, codec = self._own_uuri(version), CLIENT_CODECS[version]
         body = codec.encode_unsubscribe(topic) if desired is None else codec.encode_subscribe(desired)
         if self._name_subscriber and isinstance(body, pb.SubscriptionRequest | pb.UnsubscribeRequest):
@@ -300,12 +343,14 @@ class RemoteTopics:
         self._calls.on_link_changed()
 
     def next_due_ns(self) -> int | None:
-        """The monotonic time of the next timeout or retry."""
-        return self._calls.next_due_ns()
+        """The monotonic time of the next timeout, retry or probe."""
+        due = (self._calls.next_due_ns(), self._probes.next_due_ns())
+        return min((each for each in due if each is not None), default=None)
 
     def statistics(self) -> Mapping[str, int]:
         """`remote_calls`, `remote_open` of them, `remote_timeouts`, `remote_retries` (with a pause), `remote_late`.
 
+        `remote_probes` are calls in the other version that were sent next to a pending one.
         `remote_unsent` are calls that no transport accepted, `remote_unreadable` are answers that cannot be decoded.
         """
         return {**self._calls.counts, **self._counts, "remote_open": self._calls.in_flight_count}
