@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Meta, Struct
 
+from tests.host.config.advice import apply
 from ustreamer.core.egress.limits import EgressLimits
-from ustreamer.core.routing.access import AccessRule
+from ustreamer.core.routing.access import AccessPolicy, AccessRule
 from ustreamer.host.config import config as configuration
 from ustreamer.host.config.config import (
     OWN_PLUGINS,
@@ -25,6 +26,7 @@ from ustreamer.host.config.config import (
 )
 from ustreamer.transport_port import EndpointConfig, EndpointContext, EndpointTransport, TransportKind
 from ustreamer.transports import BuiltinTransports
+from ustreamer.uprotocol.uuri import UUri
 
 # --- transports and plugins with only a section ----------------------------------------------------------------------
 
@@ -421,6 +423,21 @@ def test_a_rule_about_publications_may_name_our_authority_for_what_goes_out() ->
     assert checked(text).endpoints["chassis"].access[0].source == f"//{own}/0/FF/8000"
     with pytest.raises(ConfigError, match="does not live behind"):
         checked(text.replace('type = "publish"', 'type = "notification"'))
+
+
+@pytest.mark.parametrize("source", ["0/FF/8000", "0/3/8000", "FFFFFFFF/FF/FFFF"])
+def test_after_the_advice_for_a_rule_about_the_change_topic_that_topic_goes_out(source: str) -> None:
+    own = checked(SAMPLE).authority
+    text = with_access(("//chassis/1234/1/FFFF", f"//{own}/{source}"), ('type = "publish"\n', ""))
+    with pytest.raises(ConfigError) as caught:
+        checked(text)
+    [problem] = caught.value.problems
+    assert problem.suggestion == 'add type = "publish"'
+    mended = apply(text, problem)
+    assert mended is not None
+    rules = checked(mended).endpoints["chassis"].access
+    change_topic = UUri(own, 0, 3, 0x8000)
+    assert AccessPolicy("chassis", rules).broadcast_deny_reason(change_topic) == ""
 
 
 def test_sixty_four_endpoints_are_the_most() -> None:

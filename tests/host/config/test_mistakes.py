@@ -349,6 +349,7 @@ COMBINATIONS: Final = [
     Mistake("[endpoints.cloud]", '[endpoints.default]¶\ntransport = "local"\nnetwork = "a"\nauthorities = ["x"]\n[endpoints.cloud]'),
     Mistake('"//ivi.vin1/10/1/FFFF"', '"//iv.vin1/10/1/FFFF"¶'),
     Mistake('"//ivi.vin1/10/1/FFFF"', '"//satellite/10/1/FFFF"¶'),
+    Mistake("[egress.default]", '[[endpoints.cloud.access]]\nallow = true\nsource = "//hpc.vin1/0/FF/8000"¶\n\n[egress.default]'),
 ]  # fmt: skip
 DOUBTFUL: Final = [
     Mistake('latest = ["//chassis/1234/1/8001"]', 'latest = ["//chasis/1234/1/8001"]¶'),

@@ -10,7 +10,7 @@ authority, state_dir        the streamer's authority, and the directory for its 
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -18,7 +18,14 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from ustreamer.core.egress.limits import EgressLimits
+from ustreamer.core.routing.access import AccessRule
 from ustreamer.core.routing.router import SELF
+from ustreamer.core.routing.usubscription_codec import (
+    CHANGE_RESOURCE,
+    USUBSCRIPTION,
+    VERSION_3,
+    VERSION_4,
+)
 from ustreamer.host.config.document import (
     ConfigError,
     KeyPath,
@@ -460,9 +467,16 @@ def _check_access(problems: Problems, endpoints: Mapping[str, EndpointConfig], o
                 problems.add_problem(
                     ("endpoints", name, "access", index, "source"),
                     f"{authority!r} does not live behind endpoint {name!r} (have: {format_names(authorities)})",
-                    suggest_authority(rule.patterns[0], authorities)
-                    or f"write //{authorities[0]}/... or //*/...",
+                    _suggest_for_access(rule, authorities, own),
                 )
+
+
+def _suggest_for_access(rule: AccessRule, authorities: Sequence[str], own: str) -> str:
+    source = rule.patterns[0]
+    changes = (UUri(own, USUBSCRIPTION, version, CHANGE_RESOURCE) for version in (VERSION_3, VERSION_4))
+    if rule.type is None and rule.sink is None and any(source.matches(each) for each in changes):
+        return 'add type = "publish"'  # a broadcast topic, which goes out there
+    return suggest_authority(source, authorities) or f"write //{authorities[0]}/... or //*/..."
 
 
 def suggest_authority(pattern: UUri, authorities: Iterable[str]) -> str:
