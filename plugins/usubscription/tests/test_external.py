@@ -15,6 +15,7 @@ from ustreamer_usubscription.operator_changes import RemovalPattern
 from tests.waiting import wait_until
 from ustreamer.core.base.clock import ManualClock
 from ustreamer.core.base.timers import Timers
+from ustreamer.core.routing.subscriptions import ServiceOutage
 from ustreamer.hooks import PluginContext
 from ustreamer.transports.local.transport import LocalNetwork, LocalTransport
 from ustreamer.uprotocol.pb import usubscription_v3 as pb3
@@ -104,6 +105,24 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
     rig = Rig(tmp_path, max_subscriptions=3)
     yield rig
     rig.service.stop()
+
+
+def test_the_directory_has_an_outage_until_there_is_a_list(rig: Rig) -> None:
+    asked = rig.wait_request(1)
+    since_ms = rig.time.clock().wall_ms()
+    assert rig.directory.outage() == ServiceOutage(UUri(OWN, 0, 3, 3), since_ms, "no answer")
+    rig.advance(ms=600)
+    rig.wait_request(2)
+    assert rig.directory.outage() == ServiceOutage(UUri(OWN, 0, 3, 3), since_ms, "no answer")
+    rig.answer(asked, listed(TOPICS[0]))
+    rig.wait_topics(TOPICS[0])
+    wait_until(lambda: rig.directory.outage() is None)
+    for count in (3, 4):
+        rig.advance(ms=600)
+        rig.wait_request(count)
+    outage = rig.directory.outage()
+    assert outage is not None
+    assert outage.since_ms > since_ms
 
 
 def test_the_list_is_the_directory(rig: Rig) -> None:

@@ -12,6 +12,7 @@ from ustreamer.core.base.deadline_queue import DeadlineQueue
 from ustreamer.core.routing.subscriptions import (
     Change,
     RecentSubscriptionChange,
+    ServiceOutage,
     Subscription,
     SubscriptionWatch,
 )
@@ -59,6 +60,7 @@ class InMemoryDirectory:
         self._sorted_topics: list[UUri] | None = None
         self._deadlines: DeadlineQueue[TopicEntityPair] = DeadlineQueue()
         self._changes: deque[RecentSubscriptionChange] = deque(maxlen=MAX_RECENT_CHANGES)
+        self._outage: ServiceOutage | None = None
 
     # --- routing ------------------------------------------------------------------------------------------------------
 
@@ -167,6 +169,13 @@ class InMemoryDirectory:
     def recent_changes(self) -> Sequence[RecentSubscriptionChange]:
         """The latest changes since the start, oldest first. From any thread."""
         return tuple(self._changes)
+
+    def set_outage(self, outage: ServiceOutage | None) -> None:
+        """The service that this directory follows does not answer, or does again."""
+        self._outage = outage
+
+    def outage(self) -> ServiceOutage | None:
+        return self._outage
 
     # --- expiry -------------------------------------------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The device has a uSubscription of its own, another process: the streamer follows it."""
 
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -11,7 +12,7 @@ import pytest
 
 from tests.e2e.rigs import wire
 from tests.e2e.rigs.entities import ZenohEntity
-from tests.e2e.rigs.streamer import StreamerProcess, statistics
+from tests.e2e.rigs.streamer import StreamerProcess, run_command, statistics
 from tests.e2e.rigs.wire import Uri
 from tests.e2e.subscriptions.external_device import ExternalDevice
 
@@ -73,6 +74,28 @@ def test_the_streamer_follows_a_process_that_is_killed_and_returns_empty_or_full
     assert max(followed_s) < FOLLOWED_S
     names = [each["event"] for each in device.streamer.log_records]
     assert "usubscription.external_found" in names
+
+
+@pytest.mark.parametrize("subject", ["//hpc.vin1/5000/1/8001", "//cloud/10A1/1/0"])
+def test_why_names_the_process_that_does_not_answer_and_not_the_receiver(
+    device: Device, subject: str
+) -> None:
+    config = device.streamer.config
+    answer = json.loads(run_command("why", subject, config, "--json").stdout)
+    [first, *_] = answer["findings"]
+    assert first["cause"] == "usubscription_silent"
+    assert "core.usubscription of 'hpc.vin1'" in first["text"]
+    assert not {"no_subscriber", "no_subscription"} & {each["cause"] for each in answer["findings"]}
+    device.start_service(SUBSCRIBED)
+    device.wait_flows(True)
+    answer = json.loads(run_command("why", subject, config, "--json").stdout)
+    assert "usubscription_silent" not in [each["cause"] for each in answer["findings"]]
+    device.kill_service()
+    device.streamer.stderr.wait_one(
+        lambda line: "usubscription.external_lost" in line and '"subscriptions": 1' in line
+    )
+    answer = json.loads(run_command("why", subject, config, "--json").stdout)
+    assert "later changes of subscriptions do not count" in str(answer["findings"])
 
 
 GRACE_PERIOD_S: Final = 1.0

@@ -9,6 +9,7 @@ import pytest
 from ustreamer.core.dispatch.explain import Explanation, Step
 from ustreamer.core.routing.forwarding import Target
 from ustreamer.core.routing.router import SELF
+from ustreamer.core.routing.subscriptions import ServiceOutage
 from ustreamer.host.diagnosis.diagnosis import Diagnosis, diagnose, paragraph
 from ustreamer.host.diagnosis.evidence import EndpointEvidence, Evidence
 from ustreamer.host.diagnosis.findings import (
@@ -47,6 +48,28 @@ def evidence(subject: UUri = TOPIC, **changes: Any) -> Evidence:
         "home": "inside",
     }
     return Evidence(**(known | changes))
+
+
+@pytest.mark.parametrize(
+    ("reason", "text"),
+    [
+        ("no answer", "does not answer up://hpc/0/3/3, so"),
+        ("PERMISSION_DENIED", "answers PERMISSION_DENIED to up://hpc/0/3/3, so"),
+    ],
+)
+@pytest.mark.parametrize("subject", [TOPIC, UUri("car", 0x1234, 1, 0)], ids=["topic", "subscriber"])
+def test_an_outside_usubscription_that_gives_no_list_is_named_and_not_the_receiver(
+    reason: str, text: str, subject: UUri
+) -> None:
+    outage = ServiceOutage(UUri("hpc", 0, 3, 3), NOW_MS - 5_000, reason)
+    [finding] = diagnose(evidence(subject, outage=outage)).findings
+    assert (finding.cause, finding.since_ms) == ("usubscription_silent", NOW_MS - 5_000)
+    assert text in finding.text
+    assert str(subject) in finding.text
+    assert finding.advice == "Add 'hpc' to `authorities` of its endpoint, or correct `authority`."
+    places = {"car": "inside", "hpc": "outside"}
+    [finding] = diagnose(evidence(subject, outage=outage, endpoint_by_authority=places)).findings
+    assert finding.advice == "Start it on the network of endpoint 'outside', or correct `authority`."
 
 
 @pytest.mark.parametrize(

@@ -138,6 +138,23 @@ class ListableDirectory(Protocol):
         ...
 
 
+class ServiceOutage(msgspec.Struct, frozen=True):
+    """A service that gives no list of its subscriptions since this wall-clock time. `reason` is a code or a phrase."""
+
+    service: UUri
+    since_ms: int
+    reason: str
+
+
+@runtime_checkable
+class FollowingDirectory(Protocol):
+    """A directory that may follow a service in another process."""
+
+    def outage(self) -> ServiceOutage | None:
+        """Why this directory may miss subscriptions; None if it follows the service, or has its own. From any thread."""
+        ...
+
+
 class StaticDirectory:
     """Subscriptions from the configuration, such as SOME/IP receivers without service discovery."""
 
@@ -210,6 +227,10 @@ class MergedDirectory:
 
     def recent_changes(self) -> Sequence[RecentSubscriptionChange]:
         return [change for each in self._listable() for change in each.recent_changes()]
+
+    def outage(self) -> ServiceOutage | None:
+        following = (each.outage() for each in self._directories if isinstance(each, FollowingDirectory))
+        return next((each for each in following if each is not None), None)
 
     def _listable(self) -> list[ListableDirectory]:
         return [each for each in self._directories if isinstance(each, ListableDirectory)]

@@ -8,7 +8,7 @@ import msgspec
 from ustreamer.core.dispatch.delivery_registry import TargetStatistics
 from ustreamer.core.dispatch.explain import Explanation
 from ustreamer.core.routing.route_cache import ObservedRoute
-from ustreamer.core.routing.subscriptions import RecentSubscriptionChange, Subscription
+from ustreamer.core.routing.subscriptions import RecentSubscriptionChange, ServiceOutage, Subscription
 from ustreamer.host.diagnosis.recent import RecentLetters, RecentLogLine
 from ustreamer.host.observe.snapshot import EndpointSnapshot, StoreSnapshot
 from ustreamer.uprotocol.uuri import UUri
@@ -90,6 +90,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """The router's decisions: for a publication of the topic, or for a request from each other endpoint."""
     directory_problem: str = ""
     """The error of a plugin's subscription directory."""
+    outage: ServiceOutage | None = None
+    """The service of another process whose subscriptions this streamer does not know."""
     source: UUri | None = None
     """The caller of a method, if it is given or known from a denied request."""
     subscriptions: tuple[Subscription, ...] = ()

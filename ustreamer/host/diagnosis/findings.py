@@ -11,7 +11,7 @@ from ustreamer.core.dispatch.explain import Explanation
 from ustreamer.host.diagnosis.evidence import EndpointEvidence, Evidence
 from ustreamer.host.diagnosis.recent import RecentLetters
 from ustreamer.uprotocol.ustatus import UCode
-from ustreamer.uprotocol.uuri import UUri
+from ustreamer.uprotocol.uuri import ANY_AUTHORITY, UUri
 
 HEALTHY: Final = "healthy"
 CURRENT_MS: Final = 60_000
@@ -117,6 +117,29 @@ def _log_time(evidence: Evidence, event: str, field: str, ending: str) -> int | 
         if each.event == event and each.fields.get(field, "").endswith(ending)
     ]
     return times[-1] if times else None
+
+
+def unknown_subscriptions(evidence: Evidence) -> Iterator[DiagnosisFinding]:
+    """The service of another process that has the subscriptions gives no list of them."""
+    outage = evidence.outage
+    if outage is None:
+        return
+    authority = outage.service.authority_name
+    name = evidence.endpoint_by_authority.get(authority, evidence.endpoint_by_authority.get(ANY_AUTHORITY))
+    how = "does not answer" if outage.reason == "no answer" else f"answers {outage.reason} to"
+    effect = (
+        "later changes of subscriptions do not count"
+        if evidence.subscriptions
+        else f"the streamer knows no subscription of {evidence.subject}"
+    )
+    yield DiagnosisFinding(
+        "usubscription_silent",
+        f"core.usubscription of {authority!r}, another process, {how} {outage.service}, so {effect}.",
+        outage.since_ms,
+        f"Start it on the network of endpoint {name!r}, or correct `authority`."
+        if name
+        else f"Add {authority!r} to `authorities` of its endpoint, or correct `authority`.",
+    )
 
 
 # --- dead letters ----------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from ustreamer.host.diagnosis.findings import (
     refused_stores,
     run_checks,
     unknown_authority,
+    unknown_subscriptions,
     wrong_endpoint,
 )
 from ustreamer.host.diagnosis.topics import topic_findings
@@ -34,6 +35,9 @@ def _link(evidence: Evidence) -> Iterator[DiagnosisFinding]:
 
 def _no_subscription(evidence: Evidence) -> Iterator[DiagnosisFinding]:
     if evidence.subscriptions or evidence.home is None:
+        return
+    if evidence.outage is not None:
+        yield from unknown_subscriptions(evidence)
         return
     subscriber = evidence.subject
     ended = [each for each in evidence.changes if each.status == Status.UNSUBSCRIBED.name]

@@ -28,6 +28,7 @@ from ustreamer.host.diagnosis.findings import (
     run_checks,
     similar_name,
     unknown_authority,
+    unknown_subscriptions,
     wrong_endpoint,
 )
 from ustreamer.uprotocol.uuri import UUri
@@ -100,7 +101,9 @@ def _no_target(evidence: Evidence) -> Iterator[DiagnosisFinding]:
         return
     if evidence.home is None:
         return
-    if evidence.subscriptions:
+    if evidence.outage is not None and not evidence.subscriptions:
+        yield from unknown_subscriptions(evidence)
+    elif evidence.subscriptions:
         yield from _unserved_subscribers(evidence)
     elif _listeners_text(evidence):
         yield from _refused_listeners(evidence)
@@ -499,5 +502,6 @@ TOPIC_CHECKS: Final[tuple[Check, ...]] = (
     _silent_publisher,
     _throttled,
     refused_stores,
+    unknown_subscriptions,
 )
 """In the order of the path: the configuration, the router, the publisher's network, the subscribers, the queues."""

@@ -16,8 +16,10 @@ from ustreamer.core.dispatch.dispatcher import Dispatcher
 from ustreamer.core.dispatch.explain import Explanation, explain
 from ustreamer.core.routing.router import SELF, Router
 from ustreamer.core.routing.subscriptions import (
+    FollowingDirectory,
     ListableDirectory,
     RecentSubscriptionChange,
+    ServiceOutage,
     Subscription,
 )
 from ustreamer.host.config.config import StreamerConfig
@@ -192,6 +194,7 @@ class _Collector:
             home=table.endpoint_of(subject),
             explanations=explanations,
             directory_problem=directory_problem,
+            outage=self._outage(),
             source=source,
             subscriptions=subscriptions,
             subscriber_endpoints={
@@ -282,6 +285,11 @@ class _Collector:
         inner = getattr(directory, "inner", directory)
         found = inner.list_subscriptions() if isinstance(inner, ListableDirectory) else ()
         return list(islice(found, MAX_SUBSCRIPTIONS))
+
+    def _outage(self) -> ServiceOutage | None:
+        directory = self._router.directory
+        inner = getattr(directory, "inner", directory)
+        return inner.outage() if isinstance(inner, FollowingDirectory) else None
 
     def _changes(
         self, concerns: Callable[[RecentSubscriptionChange], bool]

@@ -31,6 +31,7 @@ from threading import Thread
 from typing import Final
 
 from ustreamer.core.base.log_limit import limited
+from ustreamer.core.routing.subscriptions import ServiceOutage
 from ustreamer.core.routing.usubscription_codec import (
     CHANGE_RESOURCE,
     NOT_DELIVERED,
@@ -172,6 +173,7 @@ class ExternalUsubscription:
         """Request the list from now on. Safe from any thread."""
         self._next_poll_ns = self._context.clock.monotonic_ns()
         self._is_started = True
+        self._set_outage("no answer")
         self._inbox.wake()
 
     def stop(self) -> None:
@@ -257,6 +259,13 @@ class ExternalUsubscription:
                 extra={"why": why, "subscriptions": self._known_count, **limited(self._authority)},
             )
         self._is_known = False
+        self._set_outage(why)
+
+    def _set_outage(self, why: str) -> None:
+        known = self._directory.outage()
+        since_ms = self._context.clock.wall_ms() if known is None else known.since_ms
+        service = UUri(self._authority, USUBSCRIPTION, self._version, FETCH_SUBSCRIPTIONS)
+        self._directory.set_outage(ServiceOutage(service, since_ms, why))
 
     @property
     def _known_count(self) -> int:
@@ -375,6 +384,7 @@ class ExternalUsubscription:
         self._apply(ended | {pair: each for pair, each in listed.items() if known.get(pair) != each})
         if not self._is_known:
             self._is_known, self._is_reported = True, False
+            self._directory.set_outage(None)
             log.info(
                 "usubscription.external_found",
                 extra={
