@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from ustreamer.transport_port import ConfigWarning, NamedPattern
 from ustreamer.uprotocol.ustatus import UStatusError
-from ustreamer.uprotocol.uuri import UUri
+from ustreamer.uprotocol.uuri import ANY, UUri, check_authority
 
 
 def is_address(text: str) -> bool:
@@ -52,7 +52,8 @@ class UsubscriptionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     Each has a share of one authority, `max_..._per_authority`, and so has `max_queued_requests`.
     `max_queued_requests` limits the requests that wait for the disk, `page_size` the records of one response,
     `history` the stored events. `damaged` selects the action for a damaged store. `remote_refresh_s` is the interval
-    at which subscriptions at other devices are confirmed. `legacy_subscriber_field` adds the field that services
+    at which subscriptions at other devices are confirmed. `via` names, by the authority of topics, the device in between
+    whose uSubscription is called about them. `legacy_subscriber_field` adds the field that services
     before 2024-08-07 need in calls. `may_reset` lists the uSubscriptions that may reset this one. `callers` has the
     permission levels of callers, which their requests can only lower.
     """
@@ -84,6 +85,7 @@ class UsubscriptionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     history: Annotated[int, Meta(ge=0, le=1_000_000)] = 10_000
     max_queued_requests: Annotated[int, Meta(ge=1, le=1_000_000)] = 10_000
     remote_refresh_s: Annotated[int, Meta(ge=0, le=31_536_000)] = 3600
+    via: Annotated[dict[str, str], Meta(max_length=1_000, examples=[{"far.vin1": "near.vin1"}])] = {}
     legacy_subscriber_field: bool = False
     page_size: Annotated[int, Meta(ge=1, le=1_000_000)] = 100_000
 
@@ -93,6 +95,11 @@ class UsubscriptionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
                 UUri.parse(pattern)
             except UStatusError as error:
                 raise ValueError(f"{place}: {error.message}") from error
+        for authority in {*self.via, *self.via.values()}:
+            try:
+                check_authority(authority, "via")
+            except UStatusError as error:
+                raise ValueError(error.message) from error
         for index, permission in enumerate(self.permissions):
             if permission.level > self.permission_levels:
                 raise ValueError(
@@ -122,7 +129,15 @@ class UsubscriptionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
 
     def patterns(self) -> Sequence[NamedPattern]:
         """See `ustreamer.hooks.ReviewedConfig`."""
-        return [NamedPattern(place, UUri.parse(text)) for place, text in self._patterns()]
+        patterns = [NamedPattern(place, UUri.parse(text)) for place, text in self._patterns()]
+        authorities = sorted({*self.via, *self.via.values()})
+        return patterns + [
+            NamedPattern("via", msgspec.structs.replace(ANY, authority_name=each)) for each in authorities
+        ]
+
+    def upstream_of(self, authority: str) -> str:
+        """The authority whose uSubscription is called about topics of another device."""
+        return self.via.get(authority, authority)
 
     def _patterns(self) -> Iterator[tuple[str, str]]:
         """(place, text) of every address pattern in the section."""

@@ -42,6 +42,8 @@ class UsubscriptionPlugin:
     Config = UsubscriptionConfig
 
     def __init__(self, config: UsubscriptionConfig, context: PluginContext) -> None:
+        for authority in sorted({*config.via, *config.via.values()} & {context.authority, *context.serves}):
+            raise ValueError(f"via: {authority!r} is served by this streamer; expected other devices")
         self._context = context
         self.directory = InMemoryDirectory()
         self.service = UsubscriptionService(config, context, self.directory)

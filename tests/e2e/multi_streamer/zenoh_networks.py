@@ -63,15 +63,18 @@ class ZenohNetworks:
         endpoints: Mapping[str, Sequence[str]],
         extra_toml: Mapping[str, str] | None = None,
         throttle_toml: str = "",
+        usubscription_toml: str = "",
     ) -> "Gateway":
         """Start a streamer without waiting.
 
-        `endpoints` are authorities by network; `extra_toml` is TOML per endpoint, `throttle_toml` of plugin throttle.
+        `endpoints` are authorities by network; `extra_toml` is TOML per endpoint, `throttle_toml` and
+        `usubscription_toml` of these plugins.
 
         An endpoint has the name of its network, or is written as `network:name`.
         """
         config = self._directory / f"{authority}.toml"
-        text = self._config_toml(authority, endpoints, extra_toml or {}) + f"\n{throttle_toml}\n"
+        text = self._config_toml(authority, endpoints, extra_toml or {})
+        text += f"\n{throttle_toml}\n[plugins.usubscription]\n{usubscription_toml}\n"
         config.write_text(text, encoding="utf-8")
         process = StreamerProcess(config)
         self._exit_stack.callback(_kill_if_alive, process)
@@ -79,7 +82,8 @@ class ZenohNetworks:
 
     def reload_streamer(self, gateway: "Gateway", endpoints: Mapping[str, Sequence[str]]) -> None:
         """Reload the streamer with these endpoints, and wait until it has."""
-        gateway.config.write_text(self._config_toml(gateway.authority, endpoints, {}), encoding="utf-8")
+        text = self._config_toml(gateway.authority, endpoints, {}) + "\n[plugins.usubscription]\n"
+        gateway.config.write_text(text, encoding="utf-8")
         assert run_command("reload", gateway.config).returncode == 0
 
     def _config_toml(
@@ -96,7 +100,7 @@ class ZenohNetworks:
                     more=extra_toml.get(each, ""),
                 )
             )
-        return "\n".join([*sections, "[plugins.usubscription]", "[plugins.throttle]"])
+        return "\n".join([*sections, "[plugins.throttle]"])
 
 
 class Gateway:

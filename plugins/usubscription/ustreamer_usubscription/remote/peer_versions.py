@@ -38,9 +38,10 @@ class PeerVersions:
     A topic of every instance of an entity exists in version 4 only (X-16), so its calls always have version 4.
     """
 
-    def __init__(self, link_of: Callable[[str], LinkState]) -> None:
-        """`link_of` is the link state of an authority."""
+    def __init__(self, link_of: Callable[[str], LinkState], upstream_of: Callable[[str], str] = str) -> None:
+        """`link_of` is the link state of an authority, `upstream_of` the device to call about its topics."""
         self._link_of = link_of
+        self._upstream_of = upstream_of
         self._peers: OrderedDict[str, _Peer] = OrderedDict()
 
     def version_for(self, topic: UUri) -> int:
@@ -78,7 +79,7 @@ class PeerVersions:
             peer.version = OTHER_VERSION[version]
 
     def _peer(self, topic: UUri) -> _Peer:
-        authority = topic.authority_name
+        authority = self._upstream_of(topic.authority_name)
         up_count = self._link_of(authority).up_count
         peer = self._peers.get(authority)
         if peer is None or peer.up_count != up_count:

@@ -6,7 +6,6 @@ after a timeout of 5 minutes, after a pause if it was not delivered, at once whe
 never sent while the link is down.
 """
 
-import operator
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Final, TypeAlias
@@ -61,11 +60,20 @@ def method_of(remote_call: RemoteCall) -> UsubscriptionMethod:
 class RemoteCalls:
     """The calls to all devices. Belongs to one thread, except `is_pending` and `on_link_changed`."""
 
-    def __init__(self, link_of: Callable[[str], LinkState], refresh_ms: int = 0) -> None:
-        """`link_of` is the link state of an authority; after `refresh_ms` (0: never) an answered call is repeated."""
+    def __init__(
+        self,
+        link_of: Callable[[str], LinkState],
+        refresh_ms: int = 0,
+        upstream_of: Callable[[str], str] = str,
+    ) -> None:
+        """`link_of` is the link state of an authority; after `refresh_ms` (0: never) an answered call is repeated.
+
+        `upstream_of` is the device to call about topics of an authority; by default that authority itself.
+        """
         self._refresh_ms = refresh_ms
+        self._upstream_of = upstream_of
         self._reconciler: SubscriptionReconciler[UUri, SubscriptionRecord, UUID] = SubscriptionReconciler(
-            _POLICY, operator.attrgetter("authority_name"), link_of
+            _POLICY, lambda topic: upstream_of(topic.authority_name), link_of
         )
         self.set_desired = self._reconciler.set_desired
         self.repeat = self._reconciler.retry
@@ -89,11 +97,10 @@ class RemoteCalls:
     def on_response(self, reqid: UUID, authority: str) -> RemoteCall | None:
         """The pending call `reqid`, which is no longer pending.
 
-        None if there is no such call, or if `authority` is not that of the topic: only its own uSubscription answers
-        for it.
+        None if there is no such call, or if `authority` is not that of the called device: only that one answers.
         """
         remote_call = self._reconciler.pending_entry(reqid)
-        if remote_call is None or remote_call.key.authority_name != authority:
+        if remote_call is None or self._upstream_of(remote_call.key.authority_name) != authority:
             return None
         return self._reconciler.on_response(reqid)
 

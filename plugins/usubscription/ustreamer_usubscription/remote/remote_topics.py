@@ -103,8 +103,9 @@ class RemoteTopics:
         self._authority = authority
         self._ids = ids
         self._name_subscriber = config.legacy_subscriber_field  # (X-4)
-        self._calls = RemoteCalls(links.state_of, config.remote_refresh_s * _MS_PER_S)
-        self._peer_versions = PeerVersions(links.state_of)
+        self._upstream_of = config.upstream_of
+        self._calls = RemoteCalls(links.state_of, config.remote_refresh_s * _MS_PER_S, config.upstream_of)
+        self._peer_versions = PeerVersions(links.state_of, config.upstream_of)
         self._probes = VersionProbes(links.state_of, CALL_TIMEOUT_MS)
         self._call_versions: dict[UUri, int] = {}  # of the last call about each topic
         self._responses: list[tuple[RemoteCall, RemoteReply, UUID]] = []
@@ -138,7 +139,7 @@ class RemoteTopics:
             self._calls.repeat(remote_call)
             return
         try:
-            reply = _decode_reply(remote_call, message, version)
+            reply = _decode_reply(remote_call, message, version, source.authority_name)
         except UStatusError as error:
             if self._is_first("remote_unreadable"):
                 extra = {"topic": str(remote_call.key), "why": str(error)}
@@ -150,24 +151,24 @@ class RemoteTopics:
 
     def _on_probe_answer(self, probe: Probe, response: UMessage) -> None:
         """Repeat the pending calls of a device in the version of its probe, if it knows that version."""
-        code, authority = response.attributes.commstatus or UCode.OK, probe.topic.authority_name
+        code = response.attributes.commstatus or UCode.OK
         if code in {*NOT_DELIVERED, UCode.UNIMPLEMENTED} or not _is_valid_responder(response):
             return  # the call may still be answered
         self._on_version_answer(probe.topic, probe.version)
-        for each in self._calls.pending_calls(authority):
+        for each in self._calls.pending_calls(probe.authority):
             if self._peer_versions.version_for(each.key) != self._call_versions[each.key]:
                 self._calls.repeat(each)
 
     def _on_version_answer(self, topic: UUri, version: int) -> None:
         self._peer_versions.on_answer(topic, version)
-        self._probes.end(topic.authority_name)
+        self._probes.end(self._upstream_of(topic.authority_name))
 
     def _is_for_other_version(self, response: UMessage, topic: UUri, version: int) -> bool:
         """Note whether the device knows `version`, by a Response; True to repeat the call in the other version."""
         code = response.attributes.commstatus or UCode.OK
         if code in NOT_DELIVERED:
             self._peer_versions.on_undelivered(topic, version)
-            self._probes.on_undelivered(topic.authority_name)
+            self._probes.on_undelivered(self._upstream_of(topic.authority_name))
             return False
         if code is UCode.UNIMPLEMENTED:
             return self._peer_versions.on_unimplemented(topic, version)
@@ -182,7 +183,9 @@ class RemoteTopics:
         subscription.
         """
         update = subscription_update_in(message)
-        if update is None or update.topic.authority_name != message.attributes.source.authority_name:
+        if update is None:
+            return
+        if self._upstream_of(update.topic.authority_name) != message.attributes.source.authority_name:
             return
         if update.subscriber.with_resource(0) not in (self._own_uuri(version) for version in CLIENT_CODECS):
             return
@@ -296,7 +299,7 @@ class RemoteTopics:
             version = self._call_versions[topic] = self._peer_versions.version_for(topic)
             message = self._encode_request(remote_call, version)
             if self._peer_versions.is_open(topic):
-                self._probes.on_call(topic.authority_name, now_ns)
+                self._probes.on_call(self._upstream_of(topic.authority_name), now_ns)
             self._hints.pop(topic, None)  # it is older than this call
             self._calls.begin_call(remote_call, message.id, now_ns)
             try:
@@ -321,7 +324,7 @@ class RemoteTopics:
                 continue
             version = OTHER_VERSION[self._call_versions[remote_call.key]]
             message = self._encode_request(remote_call, version)
-            self._probes.begin(Probe(message.id, remote_call.key, version), now_ns)
+            self._probes.begin(Probe(message.id, authority, remote_call.key, version), now_ns)
             self._counts["remote_probes"] += 1
             with suppress(UStatusError):  # as for the call that waits, whose error is logged
                 send(message)
@@ -332,7 +335,8 @@ class RemoteTopics:
         body = codec.encode_unsubscribe(topic) if desired is None else codec.encode_subscribe(desired)
         if self._name_subscriber and isinstance(body, pb.SubscriptionRequest | pb.UnsubscribeRequest):
             body.subscriber.uri.CopyFrom(own_uuri.to_pb())
-        sink = UUri(topic.authority_name, USUBSCRIPTION, version, method_of(remote_call))
+        upstream = self._upstream_of(topic.authority_name)
+        sink = UUri(upstream, USUBSCRIPTION, version, method_of(remote_call))
         payload = body.SerializeToString()
         return request(
             self._ids.next(), own_uuri, sink, payload, UPayloadFormat.PROTOBUF, ttl=CALL_TIMEOUT_MS
@@ -370,8 +374,8 @@ def _upstream_period_ns(period_ns: int) -> int:
     return period_ns * 2 // 3
 
 
-def _decode_reply(remote_call: RemoteCall, response: UMessage, version: int) -> RemoteReply:
-    """The meaning of an answer to a call in `version`; that of a dispatcher on the path is "repeat".
+def _decode_reply(remote_call: RemoteCall, response: UMessage, version: int, authority: str) -> RemoteReply:
+    """The meaning of an answer of `authority` to a call in `version`; that of a dispatcher on the path is "repeat".
 
     INVALID_ARGUMENT if it cannot be decoded.
 
@@ -382,7 +386,7 @@ def _decode_reply(remote_call: RemoteCall, response: UMessage, version: int) -> 
         return RemoteReply(None)
     if method_of(remote_call) is UsubscriptionMethod.UNSUBSCRIBE:
         return RemoteReply(LifecycleEvent.REMOTE_UNSUBSCRIBED)
-    responder = f"core.usubscription of {remote_call.key.authority_name!r}"
+    responder = f"core.usubscription of {authority!r}"
     if code is not UCode.OK:
         return RemoteReply(
             LifecycleEvent.REMOTE_REFUSED, f"{responder}: {code.name}: {_status_text(response)}"

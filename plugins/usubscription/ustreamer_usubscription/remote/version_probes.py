@@ -24,9 +24,10 @@ _NS_PER_MS: Final = 1_000_000
 
 
 class Probe(msgspec.Struct, frozen=True):
-    """A copy of the call about `topic`, in `version`."""
+    """A copy of the call about `topic` to the device `authority`, in `version`."""
 
     reqid: UUID
+    authority: str
     topic: UUri
     version: int
 
@@ -80,9 +81,8 @@ class VersionProbes:
 
     def begin(self, probe: Probe, now_ns: int) -> None:
         """Record a probe as pending. Called before the send, because the response can be immediate."""
-        authority = probe.topic.authority_name
-        self._silent[authority].probe = probe
-        self._due.schedule(authority, now_ns + self._lifetime_ns)
+        self._silent[probe.authority].probe = probe
+        self._due.schedule(probe.authority, now_ns + self._lifetime_ns)
 
     def find(self, response: UAttributes) -> Probe | None:
         """The pending probe that a Response answers, from its own device. Safe from any thread."""

@@ -83,6 +83,7 @@ class SubscriptionPolicy:
         self._served_authorities = frozenset({authority, *serves})
         self._peers = peers
         self._links = links or LinkStates()
+        self._upstream_of = config.upstream_of
         self.counts: Counter[str] = Counter()
         self._strict = config.register_policy == "strict"
         self._dispatchers = tuple(map(pattern, config.dispatchers))
@@ -131,10 +132,11 @@ class SubscriptionPolicy:
 
     def pending_reason(self, topic: UUri) -> str:
         """Why a remote topic may stay SUBSCRIBE_PENDING, for people; empty if its uSubscription is being called."""
-        authority = topic.authority_name
-        if not self._links.has_endpoint(authority):
-            self.counts["pending_without_endpoint"] += 1
-            return f"{authority!r} lives behind no endpoint of this streamer; add it to the authorities of an endpoint"
+        authority = self._upstream_of(topic.authority_name)
+        for each in (topic.authority_name, authority):
+            if not self._links.has_endpoint(each):
+                self.counts["pending_without_endpoint"] += 1
+                return f"{each!r} lives behind no endpoint of this streamer; add it to the authorities of an endpoint"
         if not self._links.state_of(authority).up:
             self.counts["pending_link_down"] += 1
             return f"the link to {authority!r} is down; its core.usubscription is called when the link is up"
