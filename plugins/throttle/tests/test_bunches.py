@@ -345,14 +345,44 @@ def test_a_false_clock_is_judged_by_arrival(stalls: Stalls, created: Callable[[i
     assert burst([now for now, _ in receiver.left], period_of(100)) <= 2.5
 
 
-def test_a_step_of_the_publishers_clock_means_arrival_for_some_time() -> None:
+def test_repeated_steps_of_the_publishers_clock_mean_arrival_for_some_time() -> None:
     gate = Gate(10 * MS, DEFAULT_TOLERANCE, MAX_DELAY)
     assert gate.admit(SECOND, Message(SECOND, 0).msb)
-    assert gate.admit(2 * SECOND, Message(SECOND, 0).msb)  # a lag of a second
-    for at, paces in ((3 * SECOND, False), (3 * SECOND + DISTRUST_NS, True)):
+    for step in (1, 2):
+        assert gate.admit((1 + step) * SECOND, Message(SECOND, 0).msb)  # a lag of a second
+    for at, paces in ((4 * SECOND, False), (4 * SECOND + DISTRUST_NS, True)):
         assert gate.admit(at, Message(at, 0).msb)
         assert gate.admit(at + 60 * MS, Message(at + 10 * MS, 0).msb)
         assert (gate.departure_gate is not None) is paces
+
+
+def with_false_ids(messages: list[Message], shift: int, begin: int, every: int) -> list[Message]:
+    """From `begin` on, one message every `every` ns has a creation time that is false by `shift`."""
+    found, due = [], begin
+    for each in messages:
+        if each.created_ns < due:
+            found.append(each)
+        else:
+            due += every
+            found.append(each._replace(created_ns=each.created_ns + shift))
+    return found
+
+
+@pytest.mark.parametrize("shift", [-3_600 * SECOND, -5 * SECOND, 50 * MS, 3_600 * SECOND])
+@pytest.mark.parametrize("at_ms", range(5_000, 5_300, 37))
+@pytest.mark.parametrize("limit", [100, 77])
+def test_a_false_id_costs_no_more_than_its_bunch(limit: int, shift: int, at_ms: int) -> None:
+    stalls = Stalls(300, 60)
+    messages = stalls.arrivals(publication_times(100, 0.01, seed=at_ms))
+    begin = messages[0].created_ns + at_ms * MS
+    false = with_false_ids(messages, shift, begin, every=11 * SECOND)
+    receiver = SimulatedLimiter(Gate(period_of(limit), DEFAULT_TOLERANCE, MAX_DELAY))
+    receiver.offer_all(false)
+    left = [
+        number for _, number in receiver.left if begin <= messages[number].created_ns < begin + 5 * SECOND
+    ]
+    assert len(left) >= 0.98 * 5 * limit
+    assert burst([now for now, _ in receiver.left], period_of(limit)) <= 2.5
 
 
 def test_a_bunch_at_a_limit_above_1_khz_is_judged_by_arrival() -> None:

@@ -40,8 +40,10 @@ that decides on arrival and never delays can do better: to pass all six breaks t
    at most T / period + 2.5 messages in any window, whatever the ids contain.
 
 The publisher states the creation times, so they may be wrong. A lag of more than `max_delay_ns`, or a time before that
-of an earlier message, means that the clock stepped or is false, or a longer stall. Then arrival counts for `DISTRUST_NS`. False times do
-not change the bound of the second step. They delay messages of that publisher only, by at most `max_delay_ns`.
+of an earlier message, is in doubt: the clock stepped or is false, or the stall was longer. Arrival counts for a single
+message in doubt. If another one follows within `DISTRUST_NS`, arrival counts for all messages for that time. So one
+false id costs nothing, and a false clock is judged by arrival. False times do not change the bound of the second step.
+They delay messages of that publisher only, by at most `max_delay_ns`.
 
 After a stall, every later message of a publisher exactly at the limit would be delayed. So one in `DELAYED_MESSAGES`
 delayed messages is dropped, until none waits.
@@ -209,7 +211,10 @@ class Gate:
         # In doubt the message was made later: an id has whole ms, and two clocks drift.
         lag = passed_ns - (made_ms + 1) * NS_PER_MS - (passed_ns >> _DRIFT_BITS)
         if made_ms < 0 or lag > self._max_lag:
-            self._distrust_until = now_ns + DISTRUST_NS
+            is_repeated = now_ns - self._distrust_until < DISTRUST_NS
+            self._distrust_until = now_ns + DISTRUST_NS if is_repeated else now_ns
+            if made_ms < 0:
+                self._msb = 0  # the reference may be the false one: the next message that passes replaces it
             return 0
         return max(lag, 0)
 
