@@ -40,7 +40,7 @@ from ustreamer_usubscription.remote.remote_calls import (
     RemoteCalls,
     method_of,
 )
-from ustreamer_usubscription.remote.version_probes import Probe, VersionProbes
+from ustreamer_usubscription.remote.version_probes import VersionProbe, VersionProbes
 from ustreamer_usubscription.requests import v3
 from ustreamer_usubscription.requests.remote_codec import CLIENT_CODECS, subscribe_status_in
 from ustreamer_usubscription.requests.requests import MAX_DETAILS
@@ -149,7 +149,7 @@ class RemoteTopics:
         if reply.event is not None:
             transaction.apply_remote_event(remote_call.key, reply.event, reply.reason)
 
-    def _on_probe_answer(self, probe: Probe, response: UMessage) -> None:
+    def _on_probe_answer(self, probe: VersionProbe, response: UMessage) -> None:
         """Repeat the pending calls of a device in the version of its probe, if it knows that version."""
         code = response.attributes.commstatus or UCode.OK
         if code in {*NOT_DELIVERED, UCode.UNIMPLEMENTED} or not _is_valid_responder(response):
@@ -324,7 +324,7 @@ class RemoteTopics:
                 continue
             version = OTHER_VERSION[self._call_versions[remote_call.key]]
             message = self._encode_request(remote_call, version)
-            self._probes.begin(Probe(message.id, authority, remote_call.key, version), now_ns)
+            self._probes.begin(VersionProbe(message.id, authority, remote_call.key, version), now_ns)
             self._counts["remote_probes"] += 1
             with suppress(UStatusError):  # as for the call that waits, whose error is logged
                 send(message)

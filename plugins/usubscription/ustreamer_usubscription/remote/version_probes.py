@@ -23,7 +23,7 @@ PROBE_DELAY_MS: Final = 1_000
 _NS_PER_MS: Final = 1_000_000
 
 
-class Probe(msgspec.Struct, frozen=True):
+class VersionProbe(msgspec.Struct, frozen=True):
     """A copy of the call about `topic` to the device `authority`, in `version`."""
 
     reqid: UUID
@@ -36,7 +36,7 @@ class _Silence(msgspec.Struct):
     """A called device that has not answered since its link came up `up_count` times; its probe once it is sent."""
 
     up_count: int
-    probe: Probe | None = None
+    probe: VersionProbe | None = None
 
 
 class VersionProbes:
@@ -79,12 +79,12 @@ class VersionProbes:
             else:
                 self.end(authority)
 
-    def begin(self, probe: Probe, now_ns: int) -> None:
+    def begin(self, probe: VersionProbe, now_ns: int) -> None:
         """Record a probe as pending. Called before the send, because the response can be immediate."""
         self._silent[probe.authority].probe = probe
         self._due.schedule(probe.authority, now_ns + self._lifetime_ns)
 
-    def find(self, response: UAttributes) -> Probe | None:
+    def find(self, response: UAttributes) -> VersionProbe | None:
         """The pending probe that a Response answers, from its own device. Safe from any thread."""
         silence = self._silent.get(response.source.authority_name)
         probe = None if silence is None else silence.probe
