@@ -219,7 +219,34 @@ def test_the_other_version_is_tried_after_a_refusal_and_after_silence(rig: Rig) 
     for number in range(UNANSWERED + 1):
         rig.advance(ms=600)
         rig.wait_request(4 + number)
-    assert rig.requests[-1].attributes.sink == UUri(OWN, 0, 3, 3)
+    wait_until(lambda: rig.requests[-1].attributes.sink == UUri(OWN, 0, 4, 3))
+    both = [each.attributes.sink for each in rig.requests[-2:]]
+    assert both == [UUri(OWN, 0, 3, 3), UUri(OWN, 0, 4, 3)]
+    rig.answer(rig.requests[-2], listed(TOPICS[1]))
+    rig.wait_topics(TOPICS[1])
+    rig.advance(ms=600)
+    wait_until(lambda: rig.requests[-1].attributes.sink == UUri(OWN, 0, 3, 3))
+
+
+@pytest.mark.parametrize("version", [3, 4])
+def test_after_any_silence_a_process_is_found_by_the_next_request(rig: Rig, version: int) -> None:
+    for silent in range(1, 3 * UNANSWERED):
+        rig.wait_request(silent)
+        rig.advance(ms=600)
+    wait_until(lambda: rig.requests[-1].attributes.sink == UUri(OWN, 0, 4, 3))
+    known = len(rig.requests)
+    rig.advance(ms=500)
+    rig.wait_request(known + 2)
+    asked = {each.attributes.sink: each for each in rig.requests[known:]}[UUri(OWN, 0, version, 3)]
+    if version == 3:
+        rig.answer(asked, listed(TOPICS[0]))
+    else:
+        entry = pb4.Subscription(
+            topic=TOPICS[0].to_pb(), subscriber=APP.to_pb(), status=pb4.STATUS_SUBSCRIBED
+        )
+        body = pb4.FetchSubscriptionsResponse(subscriptions=[entry]).SerializeToString()
+        rig.other.send(response(rig.ids.next(), asked, body, UPayloadFormat.PROTOBUF))
+    rig.wait_topics(TOPICS[0])
 
 
 def deny(rig: Rig, asked: UMessage) -> None:

@@ -76,8 +76,9 @@ POLL_NS_PER_SUBSCRIPTION: Final = 50_000
 """So a list of 100 000 is requested every 5.5 s."""
 TTL_MS: Final = 1_000
 MAX_ASKED: Final = 8
+"""Requests whose answer counts; it may be late."""
 UNANSWERED: Final = 4
-"""Requests without an answer, after which the other version is tried."""
+"""Requests without an answer, after which both versions are requested."""
 MAX_TOPICS: Final = 64
 """Topics that are listed one by one between two lists of everything, where those are refused."""
 REFUSALS: Final = 2
@@ -108,7 +109,7 @@ class ExternalUsubscription:
         self._bus: UTransport | None = None
         self._running = ExitStack()
         self._version = VERSION_3
-        self._asked: deque[UUID] = deque(maxlen=MAX_ASKED)  # for the next page; a late answer counts, too
+        self._asked: dict[UUID, int] = {}  # for the next page, with their version; a late answer counts, too
         self._next_poll_ns = self._timer_ns = 0
         self._listed: dict[TopicEntityPair, SubscriptionRecord] = {}  # the pages so far
         self._listed_count = 0
@@ -215,15 +216,20 @@ class ExternalUsubscription:
         self._listed_topics.clear()
 
     def _request_page(self, now_ns: int) -> None:
-        topic = self._topics[0] if self._topics else None
-        payload = fetch_request(self._version, self._listed_count, topic).SerializeToString()
-        message = self._request(FETCH_SUBSCRIPTIONS, payload)
-        if self._send(message):
-            self._asked.append(message.id)
+        # After a silence it may listen at the methods of the other version only.
+        versions = _OTHER if self._unanswered >= UNANSWERED else (self._version,)
+        for version in versions:
+            topic = self._topics[0] if self._topics else None
+            payload = fetch_request(version, self._listed_count, topic).SerializeToString()
+            message = self._request(version, FETCH_SUBSCRIPTIONS, payload)
+            if self._send(message):
+                self._asked[message.id] = version
+        while len(self._asked) > MAX_ASKED:
+            del self._asked[next(iter(self._asked))]
         self._next_poll_ns = now_ns + (self._poll_ns() if self._is_known else POLL_NS)
 
-    def _request(self, method: int, payload: bytes) -> UMessage:
-        sink = UUri(self._authority, USUBSCRIPTION, self._version, method)
+    def _request(self, version: int, method: int, payload: bytes) -> UMessage:
+        sink = UUri(self._authority, USUBSCRIPTION, version, method)
         return request(self._ids.next(), self._client, sink, payload, UPayloadFormat.PROTOBUF, ttl=TTL_MS)
 
     def _poll_ns(self) -> int:
@@ -243,12 +249,9 @@ class ExternalUsubscription:
         self._unanswered += 1
         self._lost(UCode.PERMISSION_DENIED.name if self._is_denied else "no answer")
         self._is_denied = False
-        # A page or a topic may be of a process that has gone.
-        if self._listed_count or self._topics or self._unanswered % UNANSWERED == 0:
+        if self._listed_count or self._topics:  # they may be of a process that has gone
             self._asked.clear()
             self._begin_list()
-        if self._unanswered % UNANSWERED == 0:  # it may listen at the methods of one version only
-            self._version = _OTHER[self._version]
 
     def _lost(self, why: str) -> None:
         never_answered = not self._is_reported and self._unanswered >= UNANSWERED
@@ -301,16 +304,17 @@ class ExternalUsubscription:
 
     def _on_list(self, message: UMessage) -> None:
         now_ns = self._context.clock.monotonic_ns()
-        code = message.attributes.commstatus or UCode.OK
+        code, reqid = message.attributes.commstatus or UCode.OK, message.attributes.reqid
+        assert reqid is not None
         if code in NOT_DELIVERED:  # by a dispatcher on the path
-            if message.attributes.reqid is not None:
-                self._asked.remove(message.attributes.reqid)
+            self._asked.pop(reqid)
             self._on_no_answer()
             return
         self._is_denied = code is UCode.PERMISSION_DENIED
         if self._is_denied:
             self.counts["denied"] += 1
             return
+        self._version = self._asked[reqid]
         self._asked.clear()
         self._is_answering, self._unanswered = True, 0
         if self._topics:
@@ -394,7 +398,9 @@ class ExternalUsubscription:
                 },
             )
             if self._version == VERSION_4:
-                self._send(self._request(REGISTER_V4, pb4.NotificationsRequest().SerializeToString()))
+                self._send(
+                    self._request(VERSION_4, REGISTER_V4, pb4.NotificationsRequest().SerializeToString())
+                )
 
     def _apply(self, changes: dict[TopicEntityPair, SubscriptionRecord | None]) -> None:
         wanted = {pair: each for pair, each in changes.items() if pair not in self._own}
