@@ -40,6 +40,10 @@ class NotApplicable(Exception):
     """The case cannot judge this subject. The text is the reason."""
 
 
+class NotJudged(Exception):
+    """The kit cannot judge the rule in this run: it lacks a right, or the run ended. The text is the reason."""
+
+
 class Case(NamedTuple):
     """One case of one version; `version` is 0 if it does not depend on a version of uSubscription."""
 
@@ -52,6 +56,8 @@ class Case(NamedTuple):
     version: int
     alone: bool
     """It disturbs other cases, or its measurement would be disturbed by them."""
+    disturbs: bool = False
+    """It disturbs every client of the subject, also other runs of the kit."""
 
     @property
     def group(self) -> str:
@@ -66,6 +72,7 @@ class _Registered(NamedTuple):
     needs: tuple[Need, ...]
     versions: tuple[int, ...]
     alone: bool
+    disturbs: bool
 
 
 _registered: list[_Registered] = []
@@ -78,11 +85,17 @@ def case(
     needs: Iterable[Need] = (),
     versions: Iterable[int] = (0,),
     alone: bool = False,
+    disturbs: bool = False,
 ) -> Callable[[Body], Body]:
-    """Register a function as a case of these rules; with `versions`, one case for each of them."""
+    """Register a function as a case of these rules; with `versions`, one case for each of them.
+
+    `alone` and `disturbs` are those of Case; a case that disturbs every client runs alone, too.
+    """
 
     def register(body: Body) -> Body:
-        _registered.append(_Registered(body, rules, subject, tuple(needs), tuple(versions), alone))
+        _registered.append(
+            _Registered(body, rules, subject, tuple(needs), tuple(versions), alone or disturbs, disturbs)
+        )
         return body
 
     return register
@@ -100,6 +113,7 @@ def registered_cases() -> list[Case]:
             needs=(*_VERSION_NEEDS[version], *each.needs),
             version=version,
             alone=each.alone,
+            disturbs=each.disturbs,
         )
         for each in _registered
         for version in each.versions

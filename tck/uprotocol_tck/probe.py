@@ -12,6 +12,7 @@ import zenoh
 
 from uprotocol_tck.case import CaseFailed
 from uprotocol_tck.protobuf import MalformedProtobuf
+from uprotocol_tck.stop import Stop
 from uprotocol_tck.uprotocol import (
     ANYTHING,
     PROTOBUF,
@@ -27,7 +28,7 @@ from uprotocol_tck.uprotocol import (
 
 REQUEST_TTL_MS: Final = 10_000
 PAUSE_S: Final = 0.1
-"""Between two attempts to open a session."""
+"""Between two attempts to open a session, and the longest wait before the end of the run is noticed."""
 ZENOH_PRIORITIES: Final = {
     Priority.UNSPECIFIED: zenoh.Priority.DATA_LOW,
     Priority.CS0: zenoh.Priority.BACKGROUND,
@@ -71,7 +72,8 @@ class Received(NamedTuple):
             return f"key {self.key}, attachment {self.attachment.hex()}"
         head = self.attributes
         code = f", {head.code.name}" if head.kind == Kind.RESPONSE else ""
-        return f"{Kind(head.kind).name} from {head.source} to {head.sink or 'all'}{code}"
+        kind = Kind(head.kind).name if head.kind in {*Kind} else f"type {head.kind}"
+        return f"{kind} from {head.source} to {head.sink or 'all'}{code}"
 
 
 def _decoded(sample: zenoh.Sample) -> Received:
@@ -93,8 +95,9 @@ def _decoded(sample: zenoh.Sample) -> Received:
 class Inbox:
     """Received messages in order, filled by Zenoh's thread and awaited by a case."""
 
-    def __init__(self, owner: str) -> None:
+    def __init__(self, owner: str, stop: Stop) -> None:
         self._owner = owner
+        self._stop = stop
         self._items: list[Received] = []
         self._changed = threading.Condition()
 
@@ -111,7 +114,7 @@ class Inbox:
     def wait(
         self, match: Callable[[Received], bool], what: str, within: float, count: int = 1
     ) -> list[Received]:
-        """Wait for `count` messages; the case fails after `within` seconds."""
+        """Wait for `count` messages; the case fails after `within` seconds. Raises NotJudged at the end of the run."""
         until = time.monotonic() + within
         with self._changed:
             while True:
@@ -124,16 +127,19 @@ class Inbox:
                     raise CaseFailed(
                         f"{what}: {len(found)} of {count} within {within:g} s; {self._owner} received {last}"
                     )
-                self._changed.wait(left)
+                self._stop.check()
+                self._changed.wait(min(left, PAUSE_S))
 
 
 class Network:
     """One session of a Zenoh network."""
 
-    def __init__(self, locator: str, deadline_s: float) -> None:
-        """Raises zenoh.ZError if no node answers at the locator."""
+    def __init__(self, locator: str, deadline_s: float, stop: Stop | None = None) -> None:
+        """Raises zenoh.ZError if no node answers at the locator. `stop` ends every wait."""
         self._locator = locator
         self.deadline_s = deadline_s
+        self.stop = stop or Stop()
+        self._tokens: dict[str, zenoh.LivelinessToken] = {}
         self._session = self._open()
 
     def _open(self) -> zenoh.Session:
@@ -179,6 +185,23 @@ class Network:
         """A query without any reply ends after the declarations before it have arrived at the next node."""
         list(self._session.get("uprotocol-tck/fence", timeout=self.deadline_s))
 
+    def declare(self, key: str) -> None:
+        """Declare a liveliness token, again whenever the session is opened again."""
+        self._tokens[key] = self._session.liveliness().declare_token(key)
+        self.wait_declared()
+
+    def withdraw(self, key: str) -> None:
+        """End a token; nothing for one that is not declared."""
+        token = self._tokens.pop(key, None)
+        if token:
+            with suppress(zenoh.ZError):  # its session has ended
+                token.undeclare()  # type: ignore[no-untyped-call]
+
+    def declared(self, pattern: str) -> set[str]:
+        """The keys of all tokens on the network, also of this session. Raises zenoh.ZError without a session."""
+        replies = self._session.liveliness().get(pattern, timeout=self.deadline_s)
+        return {str(each.ok.key_expr) for each in replies if each.ok}
+
     def leave(self) -> None:
         """End the session: for the subject the network is away."""
         self._session.close()  # type: ignore[no-untyped-call]
@@ -192,9 +215,11 @@ class Network:
             except zenoh.ZError as error:
                 if time.monotonic() > until:
                     raise CaseFailed(f"no session at {self._locator}: {error}") from None
-                threading.Event().wait(PAUSE_S)
+                self.stop.sleep(PAUSE_S)
             else:
-                return
+                break
+        for key in self._tokens:
+            self.declare(key)
 
 
 class Entity:
@@ -203,7 +228,7 @@ class Entity:
     def __init__(self, network: Network, address: Uri) -> None:
         self.network = network
         self.address = address
-        self.inbox = Inbox(str(address))
+        self.inbox = Inbox(str(address), network.stop)
         self._undeclare = [network.listen(ANYTHING, address, self.inbox)]
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 """The uSubscription of another device, played by the kit: it receives what the subject forwards and answers it."""
 
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from queue import SimpleQueue
@@ -10,8 +11,9 @@ from typing import Final, NamedTuple
 import zenoh
 
 from uprotocol_tck.case import CaseFailed
-from uprotocol_tck.probe import Entity, Inbox, Network, Received
+from uprotocol_tck.probe import PAUSE_S, Entity, Inbox, Network, Received
 from uprotocol_tck.protobuf import MalformedProtobuf
+from uprotocol_tck.stop import Stop
 from uprotocol_tck.uprotocol import ANY_RESOURCE, ANY_VERSION, ANYTHING, Code, Kind, Uri
 from uprotocol_tck.usubscription import DIALECTS, Dialect, State, Subscription
 
@@ -43,11 +45,15 @@ class RemoteCall(NamedTuple):
 
 
 class RemoteUsubscription:
-    """It grants every call at once, except those of topics that a case holds."""
+    """It grants every call at once, except those of topics that a case holds or that another run has."""
 
-    def __init__(self, network: Network, authority: str) -> None:
+    def __init__(
+        self, network: Network, authority: str, is_foreign: Callable[[Uri], bool] = lambda _: False
+    ) -> None:
+        """`is_foreign` is True for a topic of another run, which answers the calls about it."""
         self.authority = authority
         self.network = network
+        self._is_foreign = is_foreign
         self._calls: list[RemoteCall] = []
         self._held: set[Uri] = set()
         self._changed = threading.Condition()
@@ -60,7 +66,7 @@ class RemoteUsubscription:
     def listen(self) -> None:
         """Receive all requests to it; again after its network was away."""
         pattern = Uri(self.authority, ENTITY, ANY_VERSION, ANY_RESOURCE)
-        self._undeclare = self.network.listen(ANYTHING, pattern, _Queued(self._queue))
+        self._undeclare = self.network.listen(ANYTHING, pattern, _Queued(self._queue, self.network.stop))
 
     def close(self) -> None:
         self._queue.put(None)
@@ -83,20 +89,22 @@ class RemoteUsubscription:
     def wait_call(self, topic: Uri, *, subscribe: bool, count: int = 1) -> RemoteCall:
         """Wait for the call of this number about a topic."""
         name = "Subscribe" if subscribe else "Unsubscribe"
+        deadline_s = self.network.deadline_s
+        until = time.monotonic() + deadline_s
         with self._changed:
-            if not self._changed.wait_for(
-                lambda: len(self.calls(topic, subscribe=subscribe)) >= count, self.network.deadline_s
-            ):
-                found = len(self.calls(topic, subscribe=subscribe))
-                raise CaseFailed(
-                    f"{name} of {topic} at the other device: {found} of {count} within {self.network.deadline_s:g} s"
-                )
-            return self.calls(topic, subscribe=subscribe)[count - 1]
+            while len(found := self.calls(topic, subscribe=subscribe)) < count:
+                self.network.stop.check()
+                if time.monotonic() > until:
+                    raise CaseFailed(
+                        f"{name} of {topic} at the other device: {len(found)} of {count} within {deadline_s:g} s"
+                    )
+                self._changed.wait(PAUSE_S)
+            return found[count - 1]
 
     def _serve(self) -> None:
         while (received := self._queue.get()) is not None:
             call = self._read(received)
-            if call is None:
+            if call is None or self._is_foreign(call.wanted.topic):
                 continue
             with self._changed:
                 self._calls.append(call)
@@ -142,8 +150,8 @@ class _Responder(Entity):
 class _Queued(Inbox):
     """An inbox that passes on what it receives."""
 
-    def __init__(self, queue: SimpleQueue[Received | None]) -> None:
-        super().__init__("remote uSubscription")
+    def __init__(self, queue: SimpleQueue[Received | None], stop: Stop) -> None:
+        super().__init__("remote uSubscription", stop)
         self._queue = queue
 
     def append(self, item: Received) -> None:

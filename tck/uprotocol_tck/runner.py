@@ -3,20 +3,21 @@
 
 import time
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from enum import StrEnum
 from typing import Final, NamedTuple
 
 import zenoh
 
-from uprotocol_tck.case import Case, CaseFailed, Need, NotApplicable
+from uprotocol_tck.case import Case, CaseFailed, Need, NotApplicable, NotJudged
+from uprotocol_tck.other_runs import OtherRuns
 from uprotocol_tck.probe import Network
 from uprotocol_tck.protobuf import MalformedProtobuf
 from uprotocol_tck.remote import RemoteUsubscription
-from uprotocol_tck.uprotocol import Code
-from uprotocol_tck.world import Names, Options, World
+from uprotocol_tck.uprotocol import Code, Uri
+from uprotocol_tck.world import Application, Names, Options, World
 
 JOBS: Final = 8
 FEATURES: Final = {
@@ -26,12 +27,17 @@ FEATURES: Final = {
     "max-frequency": Need.MAX_FREQUENCY,
 }
 """What the subject may lack. The kit finds out the first three, unless the command line has them."""
+INTERRUPTED: Final = "the run was interrupted"
+GONE: Final = "the subject does not answer any more"
+_UNKNOWN_TOPIC: Final = {Code.NOT_FOUND, Code.FAILED_PRECONDITION}
+"""The outcome of a Subscribe where a topic exists only after CreateTopic."""
 
 
 class Verdict(StrEnum):
     PASSED = "passed"
     FAILED = "failed"
     NOT_APPLICABLE = "not applicable"
+    NOT_JUDGED = "not judged"
 
 
 class Outcome(NamedTuple):
@@ -50,16 +56,29 @@ class Unreachable(Exception):
 class Session:
     """The networks of one run."""
 
-    def __init__(self, near: Network, far: Network | None, options: Options) -> None:
-        """`far` is the network of the other device; without it, that device is on the network `near`."""
+    def __init__(
+        self,
+        near: Network,
+        far: Network | None,
+        options: Options,
+        note: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """`far` is the network of the other device; without it, that device is on the network `near`.
+
+        `note` takes what the user should know before the verdicts. Raises NotJudged if another run is in the way.
+        """
+        self._note = note
         self._near = near
         self._far = far or near
         self._options = options
-        self._names = Names()
+        self._other_runs = OtherRuns(near, note)
+        self._names = Names(self._other_runs.instance)
         self._stack = ExitStack()
-        self._remote = RemoteUsubscription(self._far, options.other) if options.other else None
-        if self._remote:
+        self._remote: RemoteUsubscription | None = None
+        if options.other:
+            self._remote = RemoteUsubscription(self._far, options.other, self._is_foreign)
             self._stack.callback(self._remote.close)
+        self.stop = near.stop
         self.default_version = 3
 
     def world(self, version: int) -> World:
@@ -67,6 +86,26 @@ class Session:
         far = self._far if self._options.other else None
         made_for = version or self.default_version
         return World(self._near, far, self._remote, self._options, self._names, made_for)
+
+    @contextmanager
+    def without_other_runs(self) -> Iterator[None]:
+        """The body may disturb every client of the subject. Raises NotJudged if another run does not end."""
+        with self._other_runs.waiting(self._far_left):
+            yield
+
+    @contextmanager
+    def _far_left(self) -> Iterator[None]:
+        """In the body another run can take away the network of the other device: this one has left it."""
+        if self._far is self._near:
+            yield
+            return
+        self._far.leave()
+        try:
+            yield
+        finally:
+            self._far.return_()
+            if self._remote:
+                self._remote.listen()
 
     def find_missing(self) -> dict[Need, str]:
         """What the subject does not speak, with the reason. Raises Unreachable if it answers in no version."""
@@ -88,37 +127,49 @@ class Session:
             missing[Need.LIFECYCLE] = missing[Need.VERSION_3]
         elif (answered := self._lifecycle_answer()) in {None, Code.UNIMPLEMENTED, Code.NOT_FOUND}:
             missing[Need.LIFECYCLE] = f"CreateTopic: {answered.name if answered else 'no answer'}"
+        else:
+            self._options = self._options._replace(creates_topics=self._topics_are_created())
         return missing
+
+    def answers(self) -> bool:
+        """Whether the uSubscription of the subject answers now."""
+        return self._answer_of(self.default_version) is not None
 
     def close(self) -> None:
         self._stack.close()
 
+    def _is_foreign(self, topic: Uri) -> bool:
+        """True for a topic of another run of the kit, which answers the calls about it."""
+        instance = topic.ue_id >> 16
+        return instance != self._other_runs.instance and self._other_runs.has(instance)
+
     def _answer_of(self, version: int) -> Code | None:
-        world = self.world(version)
-        app = world.app()
-        return _code(
-            lambda: (
-                app.ask(
-                    app.dialect.methods.fetch_subscriptions, app.dialect.fetch(None, app.address)
-                ).head.code
-            ),
-            world,
-        )
+        return self._code(version, lambda app: app.fetch_code())
 
     def _lifecycle_answer(self) -> Code | None:
-        world = self.world(3)
-        app = world.app()
-        request = app.dialect.topic_request(app.address.at(0x8001))
-        return _code(lambda: app.ask(app.dialect.methods.create_topic, request).head.code, world)
+        return self._code(3, lambda app: app.create_code(app.address.at(0x8001)))
 
+    def _topics_are_created(self) -> bool:
+        """Whether a topic can be subscribed after CreateTopic only."""
+        outcome = self._code(3, lambda app: app.subscribe_code(app.address.at(0x8001)))
+        if outcome not in _UNKNOWN_TOPIC:
+            return False
+        self._note(
+            f"a Subscribe of a new topic is answered {outcome.name}: the kit calls CreateTopic for its topics"
+        )
+        return True
 
-def _code(ask: Callable[[], Code], world: World) -> Code | None:
-    try:
-        return ask()
-    except CaseFailed:
-        return None
-    finally:
-        world.close()
+    def _code(self, version: int, ask: Callable[[Application], Code]) -> Code | None:
+        """The outcome of a call of a new application; None without an answer, UNKNOWN for one that is malformed."""
+        world = self.world(version)
+        try:
+            return ask(world.app())
+        except CaseFailed:
+            return None
+        except MalformedProtobuf:
+            return Code.UNKNOWN
+        finally:
+            world.close()
 
 
 def run_cases(
@@ -130,34 +181,104 @@ def run_cases(
     fail_fast: bool = False,
     on_outcome: Callable[[Outcome], None] = lambda _: None,
 ) -> list[Outcome]:
-    """Run the cases; the outcomes are in their order. With `fail_fast`, cases after the first failure are left out."""
-    outcomes: dict[int, Outcome] = {}
+    """Run the cases; the outcomes are in their order. With `fail_fast`, cases after the first failure are left out.
 
-    def end(number: int, outcome: Outcome) -> bool:
-        outcomes[number] = outcome
-        on_outcome(outcome)
-        return fail_fast and outcome.verdict is Verdict.FAILED
+    Ctrl-C, and a subject that does not answer any more, set `session.stop`: the other cases are not judged.
+    """
+    run = _Run(session, cases, fail_fast, on_outcome)
+    run.skip(missing)
+    try:
+        run.run_together(jobs)
+        run.run_alone()
+    except KeyboardInterrupt:
+        session.stop.set(INTERRUPTED)
+    run.leave_rest()
+    return [run.outcomes[number] for number in sorted(run.outcomes)]
 
-    numbered = list(enumerate(cases))
-    skipped = {n: why for n, case in numbered if (why := _why_not(case, missing))}
-    for number, why in skipped.items():
-        end(number, Outcome(cases[number], Verdict.NOT_APPLICABLE, why, 0.0))
-    together = [(n, case) for n, case in numbered if n not in skipped and not case.alone]
-    alone = [(n, case) for n, case in numbered if n not in skipped and case.alone]
-    stopped = False
-    with ThreadPoolExecutor(max_workers=jobs) as pool:
-        pending = {pool.submit(run_case, session, case): n for n, case in together}
-        for future in as_completed(pending):
-            stopped = end(pending[future], future.result())
-            if stopped:
+
+class _Run:
+    """The cases of one run by their number, and their outcomes so far."""
+
+    def __init__(
+        self, session: Session, cases: Sequence[Case], fail_fast: bool, on_outcome: Callable[[Outcome], None]
+    ) -> None:
+        self.outcomes: dict[int, Outcome] = {}
+        self._session = session
+        self._cases = dict(enumerate(cases))
+        self._fail_fast = fail_fast
+        self._on_outcome = on_outcome
+        self._has_failed = False
+
+    @property
+    def _is_over(self) -> bool:
+        return bool(self._session.stop.reason) or (self._fail_fast and self._has_failed)
+
+    def skip(self, missing: dict[Need, str]) -> None:
+        """End the cases whose needs are not met."""
+        for number, case in self._cases.items():
+            if why := _why_not(case, missing):
+                self._end(number, Outcome(case, Verdict.NOT_APPLICABLE, why, 0.0))
+
+    def run_together(self, jobs: int) -> None:
+        """Run the cases that disturb no other."""
+        with ThreadPoolExecutor(max_workers=jobs) as pool:
+            waiting = [(number, case) for number, case in self._open() if not case.alone]
+            pending = {pool.submit(run_case, self._session, case): number for number, case in waiting}
+            try:
+                for future in as_completed(pending):
+                    self._end(pending.pop(future), future.result())
+                    if self._is_over:
+                        break
+            except KeyboardInterrupt:
+                self._session.stop.set(INTERRUPTED)
+            for future in pending:
+                future.cancel()  # the running ones still end
+        if self._session.stop.reason:
+            for future, number in pending.items():
+                if not future.cancelled():
+                    self._end(number, future.result())
+
+    def run_alone(self) -> None:
+        """Run the other cases one by one, and at the end those that disturb other runs of the kit, too."""
+        for number, case in self._open():
+            if not (self._is_over or case.disturbs):
+                self._end(number, run_case(self._session, case))
+        for number, case in self._open():
+            if self._is_over:
                 break
-        for future in pending:
-            future.cancel()  # the running ones still end
-    for number, case in alone:
-        if stopped:
-            break
-        stopped = end(number, run_case(session, case))
-    return [outcomes[number] for number in sorted(outcomes)]
+            try:
+                with self._session.without_other_runs():
+                    self._end(number, run_case(self._session, case))
+            except NotJudged as why:
+                self._leave(str(why))
+                break
+
+    def leave_rest(self) -> None:
+        """After the end of the run: the cases without an outcome are not judged."""
+        if reason := self._session.stop.reason:
+            self._leave(reason)
+
+    def _leave(self, reason: str) -> None:
+        for number, case in self._open():
+            self._end(number, Outcome(case, Verdict.NOT_JUDGED, reason, 0.0))
+
+    def _open(self) -> list[tuple[int, Case]]:
+        return [(number, case) for number, case in self._cases.items() if number not in self.outcomes]
+
+    def _end(self, number: int, outcome: Outcome) -> None:
+        if outcome.verdict is Verdict.FAILED:
+            outcome = self._confirmed(outcome)
+        self.outcomes[number] = outcome
+        self._has_failed |= outcome.verdict is Verdict.FAILED
+        self._on_outcome(outcome)
+
+    def _confirmed(self, failed: Outcome) -> Outcome:
+        """A failure, unless the subject has stopped next to other cases: then nobody knows which one ended it."""
+        if not self._session.stop.reason and not self._session.answers():
+            self._session.stop.set(f"{GONE}, since {failed.case.name}")
+        if failed.case.alone or not self._session.stop.reason.startswith(GONE):
+            return failed
+        return failed._replace(verdict=Verdict.NOT_JUDGED, reason=f"{GONE}; the case found: {failed.reason}")
 
 
 def run_case(session: Session, case: Case) -> Outcome:
@@ -173,11 +294,14 @@ def run_case(session: Session, case: Case) -> Outcome:
         verdict, reason = Verdict.FAILED, f"a payload of another type than the rule has: {malformed}"
     except NotApplicable as why:
         verdict, reason = Verdict.NOT_APPLICABLE, str(why)
+    except NotJudged as why:
+        verdict, reason = Verdict.NOT_JUDGED, str(why)
     except Exception:  # noqa: BLE001 - a defect of the kit is shown, and the other cases still run
         verdict, reason = Verdict.FAILED, f"the case itself failed:\n{traceback.format_exc()}"
-    seconds = time.monotonic() - began
-    with suppress(CaseFailed, zenoh.ZError):  # of a session that the case has lost
-        world.close()
+    finally:
+        seconds = time.monotonic() - began
+        with suppress(CaseFailed, NotJudged, zenoh.ZError):  # of a session that the case has lost
+            world.close()
     return Outcome(case, verdict, reason, seconds)
 
 

@@ -6,7 +6,7 @@ import time
 from enum import IntEnum
 from typing import Final, NamedTuple, Self
 
-from uprotocol_tck.protobuf import Fields, field, fixed64
+from uprotocol_tck.protobuf import Fields, MalformedProtobuf, field, fixed64
 
 
 class Kind(IntEnum):
@@ -64,6 +64,7 @@ ANY_TYPE: Final = 0xFFFF
 ANY_ENTITY: Final = 0xFFFF_FFFF
 ANY_VERSION: Final = 0xFF
 ANY_RESOURCE: Final = 0xFFFF
+MAX_AUTHORITY: Final = 128
 MIN_TOPIC, MAX_TOPIC, MAX_METHOD = 0x8000, 0xFFFE, 0x7FFF
 
 
@@ -148,6 +149,8 @@ def parse_uri(text: str) -> Uri:
     if len(parts) != 6 or parts[:2] != ["", ""]:
         raise ValueError(f"{text!r}: expected //authority/entity/version/resource")
     entity, version, resource = (int(each, 16) for each in parts[3:])
+    if not (0 <= entity <= ANY_ENTITY and 0 <= version <= ANY_VERSION and 0 <= resource <= ANY_RESOURCE):
+        raise ValueError(f"{text!r}: expected at most 8, 2 and 4 digits for entity, version and resource")
     return Uri(parts[2], entity, version, resource)
 
 
@@ -216,8 +219,11 @@ class Attributes(NamedTuple):
 
     @property
     def code(self) -> Code:
-        """The outcome of a Response; a missing commstatus means OK."""
-        return Code(self.commstatus or 0)
+        """The outcome of a Response; a missing commstatus means OK. Raises MalformedProtobuf for an unknown number."""
+        number = self.commstatus or 0
+        if number not in {*Code}:
+            raise MalformedProtobuf(f"the commstatus {number} is no UCode")
+        return Code(number)
 
 
 class Status(NamedTuple):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final, NamedTuple, TypeVar
 
-from uprotocol_tck.case import CaseFailed, NotApplicable, check, check_equal
+from uprotocol_tck.case import CaseFailed, NotApplicable, NotJudged, check, check_equal
 from uprotocol_tck.probe import Entity, Network, Received, is_response_to
 from uprotocol_tck.protobuf import MalformedProtobuf
 from uprotocol_tck.remote import RemoteUsubscription
@@ -37,14 +37,17 @@ class Options(NamedTuple):
     wamp: str = ""
     wamp_realm: str = "realm1"
     wamp_user: str = ""
+    wamp_prefix: str = "com.example.tck."
     wamp_denied: str = ""
+    creates_topics: bool = False
+    """The subject knows a topic only after CreateTopic, so the kit calls it for each topic that a case gets."""
 
 
 class Names:
-    """Addresses that no other case of this run has, and, by their random instance, hardly another run."""
+    """Addresses that no other case of this run has, and, by their instance, no other run."""
 
-    def __init__(self) -> None:
-        self._instance = random.randrange(1, 0x7FFF)
+    def __init__(self, instance: int) -> None:
+        self._instance = instance
         self._next = random.randrange(TYPES)
         self._lock = threading.Lock()
 
@@ -89,6 +92,23 @@ class Application(Entity):
         response = self.ask_ok(self.dialect.methods.subscribe, request)
         return self.dialect.read_subscribed(response.payload)[0]
 
+    def subscribe_code(self, topic: Uri) -> Code:
+        """The outcome of a Subscribe."""
+        return self.ask(self.dialect.methods.subscribe, self.dialect.subscribe(topic, None, None)).head.code
+
+    def create_code(self, topic: Uri) -> Code:
+        """The outcome of CreateTopic."""
+        return self.ask(self.dialect.methods.create_topic, self.dialect.topic_request(topic)).head.code
+
+    def deprecate_code(self, topic: Uri) -> Code:
+        """The outcome of DeprecateTopic."""
+        return self.ask(self.dialect.methods.deprecate_topic, self.dialect.topic_request(topic)).head.code
+
+    def fetch_code(self) -> Code:
+        """The outcome of FetchSubscriptions."""
+        request = self.dialect.fetch(None, self.address)
+        return self.ask(self.dialect.methods.fetch_subscriptions, request).head.code
+
     def unsubscribe(self, topic: Uri) -> Received:
         return self.ask_ok(self.dialect.methods.unsubscribe, self.dialect.topic_request(topic))
 
@@ -109,7 +129,7 @@ class Application(Entity):
         """Wait until the list has this state."""
         until = time.monotonic() + self.network.deadline_s
         while (found := self.state_of(topic)) is not state and time.monotonic() < until:
-            threading.Event().wait(0.02)
+            self.network.stop.sleep(0.02)
         check_equal(found, state, f"the listed state of {topic}")
 
     def register(self, topic: Uri) -> None:
@@ -225,9 +245,24 @@ class World:
         self._entities.append(made)
         return made
 
-    def topic(self, resource: int = 0x8001) -> Uri:
-        """A topic of the subject's device that has never been used."""
-        return self._names.entity(self.options.authority).at(resource)
+    def topic(self) -> Uri:
+        """A topic of the subject's device, 8001 of an entity, that has never been used. 8002 is its neighbour.
+
+        Where a subject demands it, their producer has called CreateTopic for both.
+        """
+        topic = self.new_topic()
+        if self.options.creates_topics:
+            producer = Application(self.near, topic.at(0), DIALECTS[3])
+            try:
+                for each in (topic, topic.at(0x8002)):
+                    check_equal(producer.create_code(each), Code.OK, f"the outcome of CreateTopic for {each}")
+            finally:
+                producer.close()
+        return topic
+
+    def new_topic(self) -> Uri:
+        """As `topic`, but without CreateTopic."""
+        return self._names.entity(self.options.authority).at(0x8001)
 
     def other_topic(self) -> Uri:
         """A topic of the other device that has never been used."""
@@ -240,22 +275,31 @@ class World:
         """The wall clock."""
         return time.time_ns() // 1_000_000
 
-    @staticmethod
-    def pass_ms(duration_ms: float) -> None:
+    def pass_ms(self, duration_ms: float) -> None:
         """Let time pass: until an expiration, or between publications."""
-        threading.Event().wait(duration_ms / 1000)
+        self.near.stop.sleep(duration_ms / 1000)
 
     def quiet(self) -> None:
         """Wait as long as something that must not come would need."""
-        threading.Event().wait(self.options.quiet_s)
+        self.near.stop.sleep(self.options.quiet_s)
 
     # --- the subject --------------------------------------------------------------------------------------------------
 
     def restart(self) -> None:
         """Restart the subject, and wait until it answers again."""
-        done = subprocess.run(
-            self.options.restart, shell=True, capture_output=True, text=True, timeout=RESTART_S, check=False
-        )
+        command = self.options.restart
+        try:
+            done = subprocess.run(
+                command,
+                shell=True,
+                capture_output=True,
+                encoding="utf-8",
+                errors="replace",
+                timeout=RESTART_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise CaseFailed(f"--restart does not end within {RESTART_S:g} s") from None
         if done.returncode:
             raise CaseFailed(f"--restart exits with {done.returncode}: {done.stderr.strip()[-200:]}")
         for network in {self.near, self._far} - {None}:
@@ -299,7 +343,7 @@ class World:
             for request in each.leave()
         ]
         for app, request in requests:
-            with suppress(CaseFailed):
+            with suppress(CaseFailed, NotJudged):
                 app.inbox.wait(is_response_to(request), "", max(0, until - time.monotonic()))
         for each in self._entities:
             each.close()

@@ -113,12 +113,12 @@ def an_error_response_has_the_code_and_a_status_that_agrees(world: World) -> Non
         check_equal(response.status.code, Code.INVALID_ARGUMENT, "the code in the UStatus")
 
 
-@case("dsn~service-error-model-error-response~1")
-def an_unknown_method_is_answered_with_an_error(world: World) -> None:
-    """A Request of a method that the service does not have is answered with an error, of any code."""
+@case("dsn~service-error-model-error-response~1", "req~ustatus-data-model-proto~1", versions=(3, 4))
+def an_unknown_method_is_unimplemented(world: World) -> None:
+    """A Request of a method that the service does not have is answered with UNIMPLEMENTED, by the table of UCode."""
     app = world.app()
     response = app.call(app.service.at(0x7E), b"")
-    check(response.head.code is not Code.OK, "the outcome is OK")
+    check_equal(response.head.code, Code.UNIMPLEMENTED, "the outcome")
 
 
 # --- messages that are not valid ----------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from uprotocol_tck.world import World
 AWAY: Final = (Need.OTHER_NETWORK,)
 
 
-@case("DSP-2", "DSP-3", subject="streamer", needs=AWAY, alone=True)
+@case("DSP-2", "DSP-3", subject="streamer", needs=AWAY, disturbs=True)
 def a_message_for_a_network_that_is_away_is_kept_and_sent_later(world: World) -> None:
     """A message that cannot be sent is queued, and sent when the network is there again, in order."""
     app = world.app()
@@ -31,7 +31,7 @@ def a_message_for_a_network_that_is_away_is_kept_and_sent_later(world: World) ->
     check_equal(list(dict.fromkeys(each.head.id for each in received)), sent, "the ids, in order")
 
 
-@case("DSP-17", "dsn~up-attributes-ttl-timeout~1", subject="streamer", needs=AWAY, alone=True)
+@case("DSP-17", "dsn~up-attributes-ttl-timeout~1", subject="streamer", needs=AWAY, disturbs=True)
 def a_request_that_expires_in_the_queue_is_answered(world: World) -> None:
     """A Request that cannot be sent within its ttl gets a Response with an error."""
     app, server = world.app(), world.far_app().address
@@ -44,7 +44,7 @@ def a_request_that_expires_in_the_queue_is_answered(world: World) -> None:
     )
 
 
-@case("LIF-18", versions=(3, 4), needs=AWAY, alone=True)
+@case("LIF-18", versions=(3, 4), needs=AWAY, disturbs=True)
 def a_forwarded_subscribe_is_repeated_when_the_network_returns(world: World) -> None:
     """A Subscribe that the other device did not receive is sent when its network is there again."""
     app, topic = world.app(), world.other_topic()

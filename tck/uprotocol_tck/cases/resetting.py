@@ -11,7 +11,7 @@ from uprotocol_tck.world import World
 BOTH: Final = (3, 4)
 
 
-@case("req~usubscription-reset-only-usubscription~1", versions=BOTH, needs=[Need.RESET], alone=True)
+@case("req~usubscription-reset-only-usubscription~1", versions=BOTH, needs=[Need.RESET], disturbs=True)
 def only_a_usubscription_may_reset(world: World) -> None:
     """A Reset of any entity that is no uSubscription is refused with PERMISSION_DENIED and ends nothing."""
     app, topic = world.app(), world.topic()
@@ -43,7 +43,7 @@ def _check_reset(world: World) -> None:
     "dsn~usubscription-reset-protobuf~1",
     versions=(3,),
     needs=[Need.RESET, Need.OTHER],
-    alone=True,
+    disturbs=True,
 )
 def a_reset_ends_all_subscriptions_and_registrations(world: World) -> None:
     """Reset, of another uSubscription, ends every subscription and registration, and notifies the subscribers."""
@@ -57,7 +57,7 @@ def a_reset_ends_all_subscriptions_and_registrations(world: World) -> None:
     "req~usubscription-reset-response-signature~1",
     versions=(4,),
     needs=[Need.RESET, Need.OTHER],
-    alone=True,
+    disturbs=True,
 )
 def a_reset_of_version_4_ends_all_subscriptions_and_registrations(world: World) -> None:
     """Reset, method 6 with empty messages, ends every subscription and registration, and notifies the subscribers."""

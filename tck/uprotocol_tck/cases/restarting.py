@@ -14,7 +14,7 @@ from uprotocol_tck.world import World
     "req~usubscription-subscribe-no-expiration~1",
     versions=(3, 4),
     needs=[Need.RESTART],
-    alone=True,
+    disturbs=True,
 )
 def subscriptions_remain_after_a_restart(world: World) -> None:
     """A subscription remains after a restart, with its expiration; one that was ended does not return."""
@@ -41,7 +41,7 @@ def subscriptions_remain_after_a_restart(world: World) -> None:
     "DSP-1",
     subject="streamer",
     needs=[Need.RESTART, Need.OTHER_NETWORK],
-    alone=True,
+    disturbs=True,
 )
 def a_topic_is_forwarded_after_a_restart_without_another_subscribe(world: World) -> None:
     """A streamer that was restarted forwards what was subscribed before."""
@@ -54,10 +54,10 @@ def a_topic_is_forwarded_after_a_restart_without_another_subscribe(world: World)
     check_equal(ids(listener.wait_events(route.topic)), [sent], "the publications that arrived")
 
 
-@case("LIF-3", versions=(3,), needs=[Need.LIFECYCLE, Need.RESTART], alone=True)
+@case("LIF-3", versions=(3,), needs=[Need.LIFECYCLE, Need.RESTART], disturbs=True)
 def the_state_of_a_topic_remains_after_a_restart(world: World) -> None:
     """A topic that was ACTIVE or DEPRECATED is so after a restart."""
-    topic = world.topic()
+    topic = world.new_topic()
     deprecated = topic.at(0x8002)
     producer = world.app(topic.at(0))
     methods = producer.dialect.methods

@@ -15,6 +15,7 @@ from uprotocol_tck.wamp import (
     UNSUBSCRIBE,
     UNSUBSCRIBED,
     WampClient,
+    check_right,
     wamp_client,
 )
 from uprotocol_tck.world import World
@@ -23,8 +24,9 @@ WAMP: Final = (Need.WAMP,)
 MAX_ID: Final = 2**53
 
 
-def _topic() -> str:
-    return f"com.example.tck.t{random.getrandbits(48):x}"
+def _topic(world: World) -> str:
+    """A new topic that the user of the kit may publish and subscribe."""
+    return f"{world.options.wamp_prefix}t{random.getrandbits(48):x}"
 
 
 def _client(world: World) -> AbstractContextManager[WampClient]:
@@ -36,10 +38,10 @@ def _client(world: World) -> AbstractContextManager[WampClient]:
 def a_subscriber_receives_the_events_of_its_topics(world: World) -> None:
     """A subscriber of several topics receives the events of each, and of no other topic."""
     with _client(world) as subscriber, _client(world) as publisher:
-        topics = [_topic() for _ in range(3)]
+        topics = [_topic(world) for _ in range(3)]
         subscriptions = {subscriber.subscribe(each): number for number, each in enumerate(topics)}
         check_equal(len(subscriptions), len(topics), "the number of subscription ids of different topics")
-        publisher.publish(_topic(), "unknown")
+        publisher.publish(_topic(world), "unknown")
         for number, topic in enumerate(topics):
             publisher.publish(topic, number)
         for _ in topics:
@@ -51,7 +53,7 @@ def a_subscriber_receives_the_events_of_its_topics(world: World) -> None:
 def after_unsubscribed_no_event_comes(world: World) -> None:
     """A subscription lasts until UNSUBSCRIBE; after UNSUBSCRIBED no event of it comes."""
     with _client(world) as subscriber, _client(world) as publisher:
-        topic, fence = _topic(), _topic()
+        topic, fence = _topic(world), _topic(world)
         subscription, other = subscriber.subscribe(topic), subscriber.subscribe(fence)
         publisher.publish(topic, "before")
         check_equal(subscriber.wait(EVENT)[1], subscription, "the subscription of the event")
@@ -69,8 +71,9 @@ def subscribed_has_the_request_and_an_id(world: World) -> None:
     """SUBSCRIBED has the id of its request, and a subscription id that the broker chose."""
     with _client(world) as client:
         for _ in range(3):
-            request = client.request(SUBSCRIBE, {}, _topic())
+            request = client.request(SUBSCRIBE, {}, _topic(world))
             answer = client.wait(SUBSCRIBED, ERROR)
+            check_right(answer, "subscribe the topics of the kit")
             check_equal(answer[:2], [SUBSCRIBED, request], "the answer")
             check(len(answer) == 3 and isinstance(answer[2], int), f"no subscription id in {answer}")
             check(1 <= answer[2] <= MAX_ID, f"the subscription id is {answer[2]}, expected 1 to 2^53")
@@ -80,7 +83,7 @@ def subscribed_has_the_request_and_an_id(world: World) -> None:
 def a_second_subscribe_returns_the_existing_id(world: World) -> None:
     """A SUBSCRIBE of a topic that the subscriber has subscribed already is answered with the existing id."""
     with _client(world) as client, _client(world) as publisher:
-        topic = _topic()
+        topic = _topic(world)
         first = client.subscribe(topic)
         check_equal(client.subscribe(topic), first, "the second subscription id")
         publisher.publish(topic, "once")
@@ -95,7 +98,7 @@ def options_that_are_no_dictionary_are_refused(world: World) -> None:
     refused: tuple[object, ...] = ([], "exact", 1, None)
     for options in refused:
         with findings.of(f"options {options!r}"), _client(world) as client:
-            client.request(SUBSCRIBE, options, _topic())
+            client.request(SUBSCRIBE, options, _topic(world))
             answer = client.wait(SUBSCRIBED, ERROR, ABORT)
             check(answer[0] != SUBSCRIBED, f"the answer is {answer}")
     findings.judge()
@@ -122,15 +125,15 @@ def a_refused_subscribe_is_answered_with_an_error(world: World) -> None:
         request = client.request(SUBSCRIBE, {}, world.options.wamp_denied)
         answer = client.wait(SUBSCRIBED, ERROR)
         _check_error(answer, SUBSCRIBE, request)
-        check(client.subscribe(_topic()), "no subscription after the ERROR")
+        check(client.subscribe(_topic(world)), "no subscription after the ERROR")
 
 
 @case("WSU-14", "WSU-15", "WSU-17", subject="streamer", needs=WAMP)
 def unsubscribing_an_unknown_subscription_is_an_error(world: World) -> None:
     """An UNSUBSCRIBE of an id that is no subscription of the session is answered with an ERROR."""
     with _client(world) as client, _client(world) as other:
-        foreign = other.subscribe(_topic())
-        own = client.subscribe(_topic())
+        foreign = other.subscribe(_topic(world))
+        own = client.subscribe(_topic(world))
         for id in (foreign, own + 1_000_000, own):
             request = client.request(UNSUBSCRIBE, id)
             answer = client.wait(UNSUBSCRIBED, ERROR)

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from xml.etree import ElementTree as ET
 
+from uprotocol_tck.reports.text import plain_text
 from uprotocol_tck.runner import Outcome, Verdict
 
 
@@ -17,7 +18,7 @@ def junit_xml(outcomes: Sequence[Outcome], subject: str) -> bytes:
         tests=str(len(outcomes)),
         failures=str(counts[Verdict.FAILED]),
         errors="0",
-        skipped=str(counts[Verdict.NOT_APPLICABLE]),
+        skipped=str(counts[Verdict.NOT_APPLICABLE] + counts[Verdict.NOT_JUDGED]),
         time=f"{sum(each.seconds for each in outcomes):.3f}",
     )
     for each in outcomes:
@@ -33,16 +34,11 @@ def junit_xml(outcomes: Sequence[Outcome], subject: str) -> bytes:
         for rule in case.rules:
             ET.SubElement(properties, "property", name="rule", value=rule)
         if each.verdict is Verdict.FAILED:
-            ET.SubElement(element, "failure", message=_plain(each.reason)).text = _plain(
+            ET.SubElement(element, "failure", message=plain_text(each.reason)).text = plain_text(
                 f"{case.sentence}\n{', '.join(case.rules)}\n{each.reason}"
             )
-        elif each.verdict is Verdict.NOT_APPLICABLE:
-            ET.SubElement(element, "skipped", message=_plain(each.reason))
+        elif each.verdict is not Verdict.PASSED:
+            ET.SubElement(element, "skipped", message=plain_text(f"{each.verdict}: {each.reason}"))
     ET.indent(suite)
     text: bytes = ET.tostring(suite, encoding="utf-8", xml_declaration=True)
     return text + b"\n"
-
-
-def _plain(text: str) -> str:
-    """Without the control characters that XML forbids: the text may come from the subject."""
-    return "".join(each if each >= " " or each in "\n\t" else "?" for each in text)

@@ -22,7 +22,13 @@ _SCRIPT: Final = """
 document.getElementById("only").addEventListener("change", event =>
     document.body.classList.toggle("only-failed", event.target.checked));
 """
-_CLASSES: Final = {Verdict.PASSED: "passed", Verdict.FAILED: "failed", Verdict.NOT_APPLICABLE: "na"}
+_CLASSES: Final = {
+    Verdict.PASSED: "passed",
+    Verdict.FAILED: "failed",
+    Verdict.NOT_APPLICABLE: "na",
+    Verdict.NOT_JUDGED: "na",
+}
+_PREFIXES: Final = {Verdict.NOT_APPLICABLE: "needs ", Verdict.NOT_JUDGED: "not judged: "}
 
 
 def html_page(outcomes: Sequence[Outcome], subject: str, facts: str) -> str:
@@ -35,8 +41,9 @@ def _page(outcomes: Sequence[Outcome], subject: str, facts: str) -> Iterator[str
     yield '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
     yield f"<title>uProtocol conformance: {escape(subject)}</title><style>{_STYLE}</style></head><body>"
     yield f"<h1>uProtocol conformance: {escape(subject)}</h1><p class=facts>{escape(facts)}</p>"
-    yield f"<p><b>{counts[Verdict.PASSED]}</b> passed, <b>{counts[Verdict.FAILED]}</b> failed, "
-    yield f"<b>{counts[Verdict.NOT_APPLICABLE]}</b> not applicable. A case that is not applicable judges nothing.</p>"
+    yield f"<p>{', '.join(f'<b>{counts[each]}</b> {each}' for each in Verdict)}."
+    yield "A case that is not applicable needs what the subject or the command line does not have."
+    yield "A case that is not judged could not be tried in this run; its reason says why.</p>"
     yield '<p><label><input type="checkbox" id="only"> only failures</label></p>'
     for group in dict.fromkeys(each.case.group for each in outcomes):
         yield f"<h2>{escape(group.replace('_', ' '))}</h2><table>"
@@ -54,7 +61,7 @@ def _row(outcome: Outcome) -> Iterator[str]:
     yield f'<tr class="{_CLASSES[outcome.verdict]}"><td class="verdict">{outcome.verdict}</td>'
     yield f"<td>{escape(case.sentence)}{version}<br><code>{escape(case.name)}</code>"
     if outcome.reason:
-        prefix = "" if outcome.verdict is Verdict.FAILED else "needs "
+        prefix = _PREFIXES.get(outcome.verdict, "")
         yield f"<pre>{escape(prefix + outcome.reason)}</pre>"
     yield f"</td><td><code>{'<br>'.join(escape(rule) for rule in case.rules)}</code></td>"
     yield f"<td>{outcome.seconds:.2f}</td></tr>"
