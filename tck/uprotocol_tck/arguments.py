@@ -105,6 +105,11 @@ def number(low: float, high: float, convert: Callable[[str], float] = float) -> 
     return parse
 
 
+def optional(parse: Callable[[str], str]) -> Callable[[str], str]:
+    """An option that is empty if it is not given."""
+    return lambda text: parse(text) if text else ""
+
+
 def writable(text: str) -> Path:
     """A file that can be written at the end of the run."""
     path = Path(text)
@@ -153,13 +158,15 @@ def _add_subject(made: argparse.ArgumentParser) -> None:
     add(
         "--other",
         metavar="AUTHORITY",
-        type=authority,
+        default="",
+        type=optional(authority),
         help="an authority that the subject takes for another device",
     )
     add(
         "--connect-other",
         metavar="LOCATOR",
-        type=locator,
+        default="",
+        type=optional(locator),
         help="network of that device (default: the same network)",
     )
     add(
@@ -195,14 +202,16 @@ def _add_wamp(made: argparse.ArgumentParser) -> None:
     add(
         "--wamp",
         metavar="rs://HOST:PORT",
-        type=wamp_address,
+        default="",
+        type=optional(wamp_address),
         help="a WAMP router for RawSocket and JSON",
     )
     add("--wamp-realm", metavar="REALM", default="realm1", help="its realm (default: %(default)s)")
     add(
         "--wamp-user",
         metavar="AUTHID:TICKET",
-        type=wamp_user,
+        default="",
+        type=optional(wamp_user),
         help="a login that may publish and subscribe the topics of --wamp-prefix (default: anonymous)",
     )
     add(

@@ -114,14 +114,14 @@ def _run(given: argparse.Namespace, cases: Sequence[Case], stop: Stop) -> list[O
 def _options(given: argparse.Namespace) -> Options:
     return Options(
         authority=given.authority,
-        other=given.other or "",
+        other=given.other,
         deadline_s=given.deadline,
         quiet_s=given.quiet,
         restart=given.restart,
         dead_letters=given.dead_letters,
-        wamp=given.wamp or "",
+        wamp=given.wamp,
         wamp_realm=given.wamp_realm,
-        wamp_user=given.wamp_user or "",
+        wamp_user=given.wamp_user,
         wamp_prefix=given.wamp_prefix,
         wamp_denied=given.wamp_denied,
     )
