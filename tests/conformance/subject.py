@@ -44,15 +44,22 @@ authorities = ["{other}"]
 listen = ["tcp/127.0.0.1:{there}"]
 
 [plugins.usubscription]
-topic_lifecycle = "track"
+topic_lifecycle = "{lifecycle}"
 may_reset = ["//{other}/0/FF/0"]
 
 [plugins.throttle]
 
 [plugins.wamp]
 listen = "rs://127.0.0.1:{wamp}"
-users = [{{ authid = "{authid}", ticket = "{ticket}", subscribe = ["com.", "up."], publish = ["com."] }}]
+users = [{{ authid = "{authid}", ticket = "{ticket}", subscribe = ["com.", "up."], publish = ["{may_publish}"] }}]
 """
+
+
+class SubjectSettings(NamedTuple):
+    """What may differ between subjects: the topic lifecycle, and the topics that the WAMP user may publish."""
+
+    lifecycle: str = "track"
+    may_publish: str = "com."
 
 
 class KitRun(NamedTuple):
@@ -71,6 +78,10 @@ class KitRun(NamedTuple):
         return re.findall(r"^n/a  (\S+)", self.output, re.MULTILINE)
 
     @property
+    def not_judged(self) -> list[str]:
+        return re.findall(r"^\?\?   (\S+)", self.output, re.MULTILINE)
+
+    @property
     def summary(self) -> str:
         """How many cases passed and failed; empty if the kit did not end."""
         found = re.search(r"^\d+ cases: .*$", self.output, re.MULTILINE)
@@ -80,12 +91,22 @@ class KitRun(NamedTuple):
 class SubjectStreamer:
     """A streamer with all that the kit can judge. `environment` can put other code in the place of ours."""
 
-    def __init__(self, directory: Path, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, directory: Path, environment: Mapping[str, str], settings: SubjectSettings = SubjectSettings()
+    ) -> None:
         here, there, wamp = tcp_ports(3)
         authid, ticket = _USER.split(":")
         self._config = directory / "streamer.toml"
         self._config.write_text(
-            _CONFIG.format(here=here, there=there, wamp=wamp, other=OTHER, authid=authid, ticket=ticket),
+            _CONFIG.format(
+                here=here,
+                there=there,
+                wamp=wamp,
+                other=OTHER,
+                authid=authid,
+                ticket=ticket,
+                **settings._asdict(),
+            ),
             encoding="utf-8",
         )
         self._environment = environment
@@ -140,11 +161,13 @@ def _socket_name(port: int) -> str:
 
 
 @contextmanager
-def running_subject(environment: Mapping[str, str] = MappingProxyType({})) -> Iterator[SubjectStreamer]:
+def running_subject(
+    environment: Mapping[str, str] = MappingProxyType({}), settings: SubjectSettings = SubjectSettings()
+) -> Iterator[SubjectStreamer]:
     """A started streamer in a directory of its own."""
     with ExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory())
-        streamer = SubjectStreamer(Path(directory), environment)
+        streamer = SubjectStreamer(Path(directory), environment, settings)
         stack.callback(streamer.close)
         yield streamer
 
@@ -171,8 +194,9 @@ def judge(cases: Sequence[CaseRef]) -> Mapping[CaseRef, RunOutcome]:
         run = run_kit(streamer)
     print(run.output)
     by_name: dict[str, RunOutcome] = {}
-    for mark, name in re.findall(r"^(ok|FAIL|n/a) +(\w+)", run.output, re.MULTILINE):
-        one = {"ok": RunOutcome(1), "FAIL": RunOutcome(0, 1), "n/a": RunOutcome(0, 0, 1)}[mark]
+    outcomes = {"ok": RunOutcome(1), "FAIL": RunOutcome(0, 1)}
+    for mark, name in re.findall(r"^(ok|FAIL|n/a|\?\?) +(\w+)", run.output, re.MULTILINE):
+        one = outcomes.get(mark, RunOutcome(0, 0, 1))
         by_name[name] = RunOutcome.total_of([by_name.get(name, RunOutcome()), one])
     return {each: by_name.get(each.name, RunOutcome()) for each in cases}
 

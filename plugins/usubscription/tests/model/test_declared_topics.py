@@ -198,6 +198,18 @@ def test_enforcing_ends_the_subscriptions_of_topics_that_were_not_created(make_r
     assert rig.pairs() == [(created, APP)]
 
 
+@pytest.mark.parametrize(
+    "topic",
+    [UUri(OWN, 0, 3, 0x8000), UUri(OWN, 0, 4, 0x8000), UUri(OWN, 4, 1, 0x8000)],
+    ids=["changes in version 3", "changes in version 4", "dead letters"],
+)
+def test_the_topics_of_the_streamer_itself_exist_without_create_topic(make_rig: MakeRig, topic: UUri) -> None:
+    rig = make_rig(topic_lifecycle="enforce").start()
+    assert rig.subscribe(topic) == pb.SubscriptionStatus.SUBSCRIBED
+    rig.restart()
+    assert rig.pairs() == [(topic, APP)]
+
+
 def test_a_reset_does_not_change_the_declarations_of_producers(make_rig: MakeRig) -> None:
     rig = make_rig(topic_lifecycle="enforce").start()
     declare(rig, CREATE)

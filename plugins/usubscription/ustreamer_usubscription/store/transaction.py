@@ -7,7 +7,8 @@ from typing import Final, Generic, Protocol, TypeVar
 from msgspec.structs import replace
 
 from ustreamer.core.dispatch.dedup_window import DedupWindow
-from ustreamer.core.routing.usubscription_codec import Status
+from ustreamer.core.egress.dead_letter import USTREAMER
+from ustreamer.core.routing.usubscription_codec import USUBSCRIPTION, Status
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import ANY, ANY_INSTANCE, UUri
@@ -31,6 +32,8 @@ V_co = TypeVar("V_co", covariant=True)
 
 MAX_RESETS: Final = 1_024
 """Executed Resets that are remembered. Only a caller that may reset can add one."""
+_OWN_ENTITIES: Final = frozenset({USUBSCRIPTION, USTREAMER})
+"""Their topics, the changes and the dead letters, are those of the streamer itself."""
 
 
 class TableReader(Protocol[K_contra, V_co]):
@@ -351,7 +354,12 @@ class Transaction:
             self.unregister_observer(pair)
 
     def declared_states(self, topic: UUri) -> set[TopicState]:
-        """The states of the declared topics that match `topic`, which can have an instance wildcard."""
+        """The states of the declared topics that match `topic`, which can have an instance wildcard.
+
+        The streamer's own topics are ACTIVE: no other entity may create them.
+        """
+        if topic.ue_id in _OWN_ENTITIES:
+            return {TopicState.ACTIVE}
         topics: Iterable[UUri] = [topic]
         if topic.ue_instance == ANY_INSTANCE:
             pending = [each for each in self.declared_topics.changes if topic.matches(each)]
