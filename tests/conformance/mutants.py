@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Forty changes of one place of the streamer, each of which breaks a rule."""
+"""Changes of one place of the streamer, each of which breaks a rule."""
 
 from typing import Final, NamedTuple
 
@@ -202,6 +202,12 @@ MUTANTS: Final = (
         "    if False:\n",
     ),
     Mutant(
+        "a foreign producer is refused with INVALID_ARGUMENT",
+        _OPERATIONS,
+        '            UCode.PERMISSION_DENIED, f"topic {topic}: the caller is',
+        '            UCode.INVALID_ARGUMENT, f"topic {topic}: the caller is',
+    ),
+    Mutant(
         "Reset is not refused by the type of its caller",
         _OPERATIONS,
         "    if not is_usubscription:\n",
@@ -226,6 +232,12 @@ MUTANTS: Final = (
         "sync=True, metasync=True",
         "sync=False, metasync=False",
         unseen="Only a power cut shows it: after a kill the pages are in the memory of the kernel.",
+    ),
+    Mutant(
+        "an unknown method is refused with NOT_FOUND",
+        _SERVICE,
+        "return UStatusError(UCode.UNIMPLEMENTED, text)",
+        "return UStatusError(UCode.NOT_FOUND, text)",
     ),
     # --- messages -----------------------------------------------------------------------------------------------------
     Mutant(
