@@ -62,6 +62,9 @@ class SubjectSettings(NamedTuple):
     may_publish: str = "com."
 
 
+USUAL: Final = SubjectSettings()
+
+
 class KitRun(NamedTuple):
     """The end of one run of the kit: its exit code and its output."""
 
@@ -92,7 +95,7 @@ class SubjectStreamer:
     """A streamer with all that the kit can judge. `environment` can put other code in the place of ours."""
 
     def __init__(
-        self, directory: Path, environment: Mapping[str, str], settings: SubjectSettings = SubjectSettings()
+        self, directory: Path, environment: Mapping[str, str], settings: SubjectSettings = USUAL
     ) -> None:
         here, there, wamp = tcp_ports(3)
         authid, ticket = _USER.split(":")
@@ -143,6 +146,10 @@ class SubjectStreamer:
     def output(self) -> str:
         return self._process.output
 
+    def kill(self) -> None:
+        """It stops in the middle of a run."""
+        self._process.kill()
+
     def close(self) -> None:
         """Kill it. Other tests judge how a streamer ends."""
         self._restarts.shutdown(socket.SHUT_RDWR)  # ends the wait for a restart
@@ -162,7 +169,7 @@ def _socket_name(port: int) -> str:
 
 @contextmanager
 def running_subject(
-    environment: Mapping[str, str] = MappingProxyType({}), settings: SubjectSettings = SubjectSettings()
+    environment: Mapping[str, str] = MappingProxyType({}), settings: SubjectSettings = USUAL
 ) -> Iterator[SubjectStreamer]:
     """A started streamer in a directory of its own."""
     with ExitStack() as stack:
