@@ -325,8 +325,8 @@ def test_without_an_answer_the_reports_have_every_case_as_not_judged(tmp_path: P
     assert suite.get("tests") == suite.get("skipped")
     reasons = {each.get("message") for each in suite.iter("skipped")}
     assert len(reasons) == 1
-    assert str(reasons.pop()).startswith("not judged: Unable to connect to any of [Single(tcp/127.0.0.1:1)]")
-    assert page.read_text(encoding="utf-8").count("not judged: Unable to connect") == int(
+    assert str(reasons.pop()).startswith("not judged: --connect tcp/127.0.0.1:1: no node of Zenoh answers")
+    assert page.read_text(encoding="utf-8").count("not judged: --connect tcp/127.0.0.1:1: no node") == int(
         suite.get("tests", 0)
     )
 

@@ -73,7 +73,7 @@ def _judge(given: argparse.Namespace, cases: Sequence[Case]) -> int:
         stop.set(INTERRUPTED)
         outcomes = _not_judged(cases, stop.reason)
     except (Unreachable, NotJudged, zenoh.ZError) as error:
-        stop.set(_RUST_PLACE.sub("", str(error)))
+        stop.set(_plain(error))
         outcomes = _not_judged(cases, stop.reason)
     if stop.reason:
         _note(stop.reason)
@@ -91,10 +91,10 @@ def _judge(given: argparse.Namespace, cases: Sequence[Case]) -> int:
 def _run(given: argparse.Namespace, cases: Sequence[Case], stop: Stop) -> list[Outcome]:
     with ExitStack() as stack:
         networks = []
-        for locator in filter(None, (given.connect, given.connect_other)):
-            network = Network(locator, given.deadline, stop)
-            stack.callback(network.leave)
-            networks.append(network)
+        for option, locator in (("--connect", given.connect), ("--connect-other", given.connect_other)):
+            if locator:
+                networks.append(_network(option, locator, given.deadline, stop))
+                stack.callback(networks[-1].leave)
         session = Session(networks[0], networks[1] if len(networks) > 1 else None, _options(given), _note)
         stack.callback(session.close)
         missing = session.find_missing() | _not_given(given)
@@ -109,6 +109,19 @@ def _run(given: argparse.Namespace, cases: Sequence[Case], stop: Stop) -> list[O
             fail_fast=given.fail_fast,
             on_outcome=lambda each: print(*outcome_lines(each), sep="\n", flush=True),
         )
+
+
+def _network(option: str, locator: str, deadline_s: float, stop: Stop) -> Network:
+    """A session. Raises Unreachable if no node of Zenoh answers."""
+    try:
+        return Network(locator, deadline_s, stop)
+    except zenoh.ZError as error:
+        raise Unreachable(f"{option} {locator}: no node of Zenoh answers there: {_plain(error)}") from None
+
+
+def _plain(error: Exception) -> str:
+    """The text of an error without the place in Zenoh's source."""
+    return _RUST_PLACE.sub("", str(error)).strip()
 
 
 def _options(given: argparse.Namespace) -> Options:
