@@ -51,6 +51,8 @@ class Received(NamedTuple):
     payload: bytes
     attributes: Attributes | None
     at: float
+    """The monotonic clock, in seconds."""
+    wall_ms: int
 
     @property
     def head(self) -> Attributes:
@@ -89,6 +91,7 @@ def _decoded(sample: zenoh.Sample) -> Received:
         sample.payload.to_bytes(),
         attributes,
         time.monotonic(),
+        time.time_ns() // 1_000_000,
     )
 
 

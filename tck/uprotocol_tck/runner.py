@@ -80,6 +80,7 @@ class Session:
             self._stack.callback(self._remote.close)
         self.stop = near.stop
         self.default_version = 3
+        self._answer_s = 0.0
 
     def world(self, version: int) -> World:
         """A world for one case."""
@@ -129,6 +130,7 @@ class Session:
             missing[Need.LIFECYCLE] = f"CreateTopic: {answered.name if answered else 'no answer'}"
         else:
             self._options = self._options._replace(creates_topics=self._topics_are_created())
+        self._options = self._options._replace(answer_s=self._answer_s)
         return missing
 
     def answers(self) -> bool:
@@ -162,8 +164,12 @@ class Session:
     def _code(self, version: int, ask: Callable[[Application], Code]) -> Code | None:
         """The outcome of a call of a new application; None without an answer, UNKNOWN for one that is malformed."""
         world = self.world(version)
+        app = world.app()
+        began = time.monotonic()
         try:
-            return ask(world.app())
+            code = ask(app)
+            self._answer_s = max(self._answer_s, time.monotonic() - began)
+            return code
         except CaseFailed:
             return None
         except MalformedProtobuf:

@@ -20,6 +20,7 @@ T = TypeVar("T")
 
 CLEAN_UP_S: Final = 1.0
 RESTART_S: Final = 60.0
+SOON_MS: Final = 1_500
 ANSWER_S: Final = 0.5
 """After this time a subject that restarts is called again."""
 FIRST_TYPE, TYPES = 0x1000, 0x6000
@@ -39,6 +40,8 @@ class Options(NamedTuple):
     wamp_user: str = ""
     wamp_prefix: str = "com.example.tck."
     wamp_denied: str = ""
+    answer_s: float = 0.0
+    """How long the subject takes for an answer."""
     creates_topics: bool = False
     """The subject knows a topic only after CreateTopic, so the kit calls it for each topic that a case gets."""
 
@@ -275,13 +278,17 @@ class World:
         """The wall clock."""
         return time.time_ns() // 1_000_000
 
+    def soon_ms(self) -> int:
+        """A time that has not passed when the subject answers the next call."""
+        return self.now_ms() + SOON_MS + round(2_000 * self.options.answer_s)
+
     def pass_ms(self, duration_ms: float) -> None:
         """Let time pass: until an expiration, or between publications."""
         self.near.stop.sleep(duration_ms / 1000)
 
     def quiet(self) -> None:
         """Wait as long as something that must not come would need."""
-        self.near.stop.sleep(self.options.quiet_s)
+        self.near.stop.sleep(self.options.quiet_s + 2 * self.options.answer_s)
 
     # --- the subject --------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,6 @@ from uprotocol_tck.usubscription import State
 from uprotocol_tck.world import World
 
 BOTH: Final = (3, 4)
-SOON_MS: Final = 1_500
 LATER_MS: Final = 3_600_000
 EARLY_MS: Final = 20
 """Two clocks, and an expiration that is kept in whole milliseconds."""
@@ -18,7 +17,7 @@ EARLY_MS: Final = 20
 def a_subscription_ends_at_its_expiration(world: World) -> None:
     """A subscription ends when its expiration has passed, and not before."""
     app, topic = world.app(), world.topic()
-    expire_ms = world.now_ms() + SOON_MS
+    expire_ms = world.soon_ms()
     check_equal(app.subscribe(topic, expire_ms=expire_ms), State.SUBSCRIBED, "the response to Subscribe")
     while (state := app.state_of(topic)) is State.SUBSCRIBED:
         asked_ms = world.now_ms()
@@ -35,7 +34,7 @@ def a_subscription_ends_at_its_expiration(world: World) -> None:
 def the_end_at_the_expiration_is_notified(world: World) -> None:
     """The status of a subscription that expires becomes UNSUBSCRIBED, which its subscriber is notified of."""
     app, topic = world.app(), world.topic()
-    app.subscribe(topic, expire_ms=world.now_ms() + SOON_MS)
+    app.subscribe(topic, expire_ms=world.soon_ms())
     app.wait_change(topic, State.UNSUBSCRIBED)
 
 
@@ -44,7 +43,7 @@ def a_subscription_without_expiration_has_no_end(world: World) -> None:
     """A subscription without an expiration is listed without one, and stays when others end."""
     app, other, topic = world.app(), world.app(), world.topic()
     app.subscribe(topic)
-    other.subscribe(topic, expire_ms=world.now_ms() + SOON_MS)
+    other.subscribe(topic, expire_ms=world.soon_ms())
     other.wait_state(topic, State.UNSUBSCRIBED)
     (listed,) = app.subscriptions(topic)
     check_equal((listed.subscriber, listed.expire_ms), (app.address, None), "the listed subscription")
@@ -54,7 +53,7 @@ def a_subscription_without_expiration_has_no_end(world: World) -> None:
 def another_subscribe_moves_the_expiration(world: World) -> None:
     """Another Subscribe with a later expiration replaces the earlier one."""
     app, other, topic = world.app(), world.app(), world.topic()
-    soon_ms = world.now_ms() + SOON_MS
+    soon_ms = world.soon_ms()
     later_ms = soon_ms + LATER_MS
     app.subscribe(topic, expire_ms=soon_ms)
     check_equal(app.subscribe(topic, expire_ms=later_ms), State.SUBSCRIBED, "the second response")

@@ -37,8 +37,9 @@ def _publish(world: World, route: Route, hz: float, seconds: float) -> tuple[lis
 
 def _arrivals(world: World, route: Route) -> list[float]:
     """The times of the publications that arrived, when no more come."""
-    before = -1
-    while (found := route.listener.events(route.topic)) and len(found) > before:
+    before = 0
+    route.listener.wait_events(route.topic)
+    while len(found := route.listener.events(route.topic)) > before:
         before = len(found)
         world.quiet()
     return [each.at for each in found]

@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs of the test kit that have company, few rights, or an early end."""
 
+import json
 import signal
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
 from xml.etree import ElementTree as ET
 
 import pytest
+import zenoh
 
 from tests.conformance.subject import (
     KIT,
@@ -20,6 +25,7 @@ from tests.conformance.subject import (
     run_kit,
     running_subject,
 )
+from tests.e2e.rigs.ports import tcp_ports
 
 REMOTE = "req~usubscription-subscribe-remote-response~1"
 OUTAGE = "a_forwarded_subscribe_is_repeated_when_the_network_returns"
@@ -63,6 +69,66 @@ def test_what_the_user_of_wamp_may_not_publish_is_not_judged() -> None:
     ]
     assert "does not let the user of --wamp-user publish com.example.tck.t" in run.output
     assert (other.code, other.failed, other.not_judged) == (0, [], []), other.output
+
+
+@contextmanager
+def _slow(streamer: SubjectStreamer, delay_s: float) -> Iterator[list[str]]:
+    """Networks that delay every message of the streamer; the options of the kit for them."""
+    options = list(streamer.arguments)
+    with ExitStack() as stack:
+        for option in ("--connect", "--connect-other"):
+            place = options.index(option) + 1
+            (port,) = tcp_ports(1)
+            front = stack.enter_context(_zenoh("peer", "listen", f"tcp/127.0.0.1:{port}"))
+            back = stack.enter_context(_zenoh("client", "connect", options[place]))
+            for source, target, seconds in ((front, back, 0.0), (back, front, delay_s)):
+                queue: SimpleQueue[tuple[float, zenoh.Sample] | None] = SimpleQueue()
+                thread = Thread(target=_forward, args=(queue, target), daemon=True)
+                thread.start()
+                source.declare_subscriber(
+                    "up/**", _delayed(queue, seconds), allowed_origin=zenoh.Locality.REMOTE
+                )
+                stack.callback(thread.join)
+                stack.callback(queue.put, None)
+            options[place] = f"tcp/127.0.0.1:{port}"
+        yield options
+
+
+def _zenoh(mode: str, place: str, locator: str) -> zenoh.Session:
+    config = zenoh.Config()
+    config.insert_json5("mode", json.dumps(mode))
+    config.insert_json5(f"{place}/endpoints", json.dumps([locator]))
+    config.insert_json5("scouting/multicast/enabled", "false")
+    return zenoh.open(config)
+
+
+def _delayed(
+    queue: "SimpleQueue[tuple[float, zenoh.Sample] | None]", seconds: float
+) -> Callable[[zenoh.Sample], None]:
+    return lambda sample: queue.put((time.monotonic() + seconds, sample))
+
+
+def _forward(queue: "SimpleQueue[tuple[float, zenoh.Sample] | None]", target: zenoh.Session) -> None:
+    while item := queue.get():
+        due, sample = item
+        time.sleep(max(0.0, due - time.monotonic()))
+        target.put(
+            str(sample.key_expr), sample.payload, attachment=sample.attachment, priority=sample.priority
+        )
+
+
+def test_a_slow_subject_has_the_time_that_it_needs() -> None:
+    """Its answers take longer than the kit's expirations and pauses without it."""
+    cases = (
+        "every_message_has",
+        "after_its_expiration_a_subscription",
+        "publications_are_forwarded_at_the_rate",
+    )
+    with running_subject() as streamer, _slow(streamer, 1.6) as options:
+        done = subprocess.run([str(KIT), *options, *cases], capture_output=True, text=True, check=False)
+    run = KitRun(done.returncode, done.stdout + done.stderr)
+    assert (run.code, run.failed) == (0, []), run.output
+    assert run.summary.startswith("3 cases: 3 passed"), run.output
 
 
 @contextmanager
