@@ -14,8 +14,8 @@ from uprotocol_tck.runner import FEATURES, JOBS
 from uprotocol_tck.uprotocol import MAX_AUTHORITY, Uri, parse_uri
 
 EXIT_CODES: Final = (
-    "exit codes: 0 no case failed; 1 a case failed; 2 wrong usage; 69 nothing answers, or the subject stopped; "
-    "74 a report was not written; 130 interrupted"
+    "exit codes: 0 no case failed; 1 a case failed; 2 wrong usage; 69 nothing answers, the subject stopped, or no case "
+    "could be judged; 74 a report was not written; 130 interrupted"
 )
 _SPECIAL: Final = frozenset({"unixsock-stream", "unixpipe", "serial", "vsock"})
 _HOSTS: Final = frozenset({"tcp", "udp", "tls", "quic", "ws"})

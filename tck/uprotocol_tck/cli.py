@@ -81,9 +81,10 @@ def _judge(given: argparse.Namespace, cases: Sequence[Case]) -> int:
     is_written = _write_reports(given, outcomes)
     if stop.reason == INTERRUPTED:
         return EXIT_INTERRUPTED
-    if any(each.verdict is Verdict.FAILED for each in outcomes):
+    verdicts = {each.verdict for each in outcomes}
+    if Verdict.FAILED in verdicts:
         return EXIT_FAILED
-    if stop.reason:
+    if stop.reason or (Verdict.NOT_JUDGED in verdicts and Verdict.PASSED not in verdicts):
         return EXIT_UNREACHABLE
     return 0 if is_written else EXIT_UNWRITTEN
 

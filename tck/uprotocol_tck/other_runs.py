@@ -43,7 +43,7 @@ class OtherRuns:
         self._wait(lambda: not self._ids(_DISTURBS), "another run of the kit disturbs the subject")
 
     def has(self, instance: int) -> bool:
-        """Whether entities of this instance belong to another run that goes on; True if nobody can tell now."""
+        """Whether entities of this instance belong to another run that goes on; True while this run cannot ask the network."""
         try:
             return instance in {_instance_of(each) for each in self._ids(_RUNS) - {self._id}}
         except zenoh.ZError:  # this run has left the network for a moment

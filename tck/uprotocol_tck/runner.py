@@ -279,7 +279,7 @@ class _Run:
         self._on_outcome(outcome)
 
     def _confirmed(self, failed: Outcome) -> Outcome:
-        """A failure, unless the subject has stopped next to other cases: then nobody knows which one ended it."""
+        """A failure, unless the subject has stopped next to other cases: then any of them may have ended it."""
         if not self._session.stop.reason and not self._session.answers():
             self._session.stop.set(f"{GONE}, since {failed.case.name}")
         if failed.case.alone or not self._session.stop.reason.startswith(GONE):
