@@ -211,7 +211,7 @@ def test_a_case_that_disturbs_other_runs_is_the_last_and_waits_for_them() -> Non
 
 
 def test_after_the_subject_has_stopped_nothing_is_judged() -> None:
-    """Nobody knows which of the cases that run next to each other has ended it."""
+    """Any of the cases that run next to each other may have ended it."""
     many = [_case(passes), _case(fails), *(_case(passes) for _ in range(100)), _case(passes, alone=True)]
     session = _NoNetwork(answers=False)
     found = run_cases(session, many, {}, jobs=1)

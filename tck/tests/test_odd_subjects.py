@@ -64,13 +64,13 @@ def test_a_subject_with_payloads_of_another_type_fails(
     assert "\x1b" not in printed
 
 
-def test_a_code_that_nobody_knows_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_code_that_is_no_ucode_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     with _subject(lambda request: (_response(request, commstatus=99), b"")) as locator:
         assert main(["--connect", locator, "--deadline", "0.5"]) == 69
     assert "version 3: UNKNOWN" in capsys.readouterr().err
 
 
-def test_a_code_that_nobody_knows_fails_a_case(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_code_that_is_no_ucode_fails_a_case(capsys: pytest.CaptureFixture[str]) -> None:
     """FetchSubscriptions is answered OK, everything else with a number that is no UCode."""
 
     def answer(request: Attributes) -> tuple[Attributes, bytes]:

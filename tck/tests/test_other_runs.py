@@ -46,7 +46,7 @@ def test_no_two_runs_have_the_same_instance(
     assert all(each.has(other.instance) is (each is not other) for each in runs for other in runs)
 
 
-def test_the_entities_of_a_run_that_ended_belong_to_nobody(network: Callable[[], Network]) -> None:
+def test_the_entities_of_a_run_that_ended_belong_to_no_run(network: Callable[[], Network]) -> None:
     left = network()
     run, ended = OtherRuns(network()), OtherRuns(left)
     assert run.has(ended.instance)
