@@ -16,6 +16,7 @@ import msgspec
 
 from ustreamer.core.base.clock import Clock
 from ustreamer.core.base.decoder import Decoder
+from ustreamer.core.base.recent_failures import RecentFailure
 from ustreamer.core.delivery.ports import SendBatch, SendOne
 from ustreamer.core.peers.election import Announcement, RouterId
 from ustreamer.core.peers.topic_advertisements import TopicAdvertisement
@@ -422,6 +423,15 @@ class EndpointTransport(UTransport):
         `ustreamer why` shows it. Called from any thread.
         """
         return ""
+
+    def recent_failures(self, address: UUri) -> Sequence[RecentFailure] | None:
+        """What this endpoint refused lately of messages from or to `address`, and how calls of it failed.
+
+        None if the endpoint cannot tell by address: `ustreamer why` then uses its counters `refused_<reason>`. Kinds
+        besides these reasons: `error_response` (`detail` is the error), `no_answer`, `service_gone`, and
+        `service_not_offered`, a state of now. Called from any thread.
+        """
+        return None
 
     def refused_by_peer(self) -> Mapping[tuple[str, str], int]:
         """Refused input by (reason, peer): as `statistics` counts it under `refused_<reason>`, for peers it knows.

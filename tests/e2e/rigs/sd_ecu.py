@@ -64,6 +64,8 @@ class SdEcu:
         self.notifications: Inbox[SdNotification] = Inbox(f"ecu {host}")
         self.data_socket = SomeipNode(host=host, responder=responder)
         self.rejects_subscriptions = False
+        self.ignores_subscriptions = False
+        """Services that are offered then send neither Ack nor Nack."""
         self.endpoints: dict[SdNotification, tuple[str, int]] = {}
         """Where, over UDP, an offered service is and a subscriber takes its events."""
         self.event_subscribers: dict[tuple[int, int], dict[tuple[str, int], None]] = {}
@@ -107,6 +109,8 @@ class SdEcu:
 
         def announce() -> None:
             created = ServiceInstance(offered, self._sd_listener, self.sd.announcer, self._timings)
+            if self.ignores_subscriptions:
+                created.handle_subscribe = lambda entry, address: True
             self._instances[service] = created
             self.sd.announcer.announce_service(created)
 

@@ -6,6 +6,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 
+from ustreamer.core.base.recent_failures import RecentFailure
 from ustreamer.core.dispatch.explain import Explanation, Step
 from ustreamer.core.routing.forwarding import Target
 from ustreamer.core.routing.router import SELF
@@ -191,3 +192,43 @@ def test_the_paragraph_states_cause_time_advice_and_further_problems(age_s: int,
     )
     assert found.startswith("The link is down. Since 2023-11-14 2")
     assert f"({text}). What to do: Mend it.\nAlso: The store is full." in found
+
+
+HOUR_MS: Final = 3_600_000
+METHOD: Final = UUri("car", 0x1234, 1, 1)
+DECIDED: Final = Explanation("inside", (), "delivered", (Target("outside"),))
+
+
+def failure(kind: str, age_ms: int, **changes: Any) -> RecentFailure:
+    """Five failures, the last one `age_ms` ago."""
+    return RecentFailure(kind, 5, NOW_MS - age_ms - 10_000, NOW_MS - age_ms, "10.0.0.7", **changes)
+
+
+def text_of(evidence: Evidence) -> str:
+    return paragraph(diagnose(evidence), NOW_MS, "state")
+
+
+def test_refusals_of_an_hour_ago_are_told_in_the_past_behind_the_present_cause() -> None:
+    known: dict[str, Any] = {"running": True, "explanations": (DECIDED,), "exact_endpoints": {"inside"}}
+    present = text_of(evidence(**known, failures={"inside": [failure("event_unknown", 1_000)]}))
+    assert present.startswith(f"Endpoint 'inside' refuses 5 events of {TOPIC} from 10.0.0.7:")
+    assert "Since 2023-11-14 22:13:09 UTC (11 s ago)" in present
+    past = text_of(evidence(**known, failures={"inside": [failure("event_unknown", HOUR_MS)]}))
+    assert past.startswith("No message of")
+    assert f"Endpoint 'inside' refused 5 events of {TOPIC} from 10.0.0.7:" in past
+    assert "From 2023-11-14 21:13:10 UTC until 2023-11-14 21:13:20 UTC (60 min ago)." in past
+
+
+def test_failed_calls_of_an_hour_ago_leave_a_method_healthy() -> None:
+    answer = failure("error_response", HOUR_MS, detail="E_UNKNOWN_METHOD (0x03)")
+    found = diagnose(evidence(METHOD, running=True, failures={"inside": [answer]})).findings
+    assert [each.cause for each in found] == [HEALTHY]
+    assert (
+        "Earlier, 5 calls had the answer E_UNKNOWN_METHOD (0x03) from 10.0.0.7 until 2023-" in found[0].text
+    )
+
+
+def test_the_latest_failure_of_a_method_is_the_cause() -> None:
+    earlier, later = failure("no_answer", 9_000), failure("error_response", 1_000)
+    found = method_findings(evidence(METHOD, running=True, failures={"inside": [later, earlier]}))
+    assert [each.cause for each in found] == ["error_response", "no_answer"]

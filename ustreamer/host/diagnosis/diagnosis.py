@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """From the evidence about one address to a paragraph for people."""
 
-from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
 
 from ustreamer.host.diagnosis.evidence import Evidence
-from ustreamer.host.diagnosis.findings import HEALTHY, DiagnosisFinding
+from ustreamer.host.diagnosis.findings import HEALTHY, DiagnosisFinding, time_of_day
 from ustreamer.host.diagnosis.methods import method_findings
 from ustreamer.host.diagnosis.subscribers import subscriber_findings
 from ustreamer.host.diagnosis.topics import topic_findings
@@ -75,10 +74,16 @@ def paragraph(diagnosis: Diagnosis, now_ms: int, place: str) -> str:
         if finding.cause == HEALTHY:
             continue
         if finding.since_ms is not None:
-            parts.append(f"Since {_time_text(finding.since_ms, now_ms)}.")
+            parts.append(_times_text(finding.since_ms, finding, now_ms))
         if finding.advice:
             parts.append(f"{'What to do: ' if number == 0 else ''}{finding.advice}")
     return " ".join(parts).replace(" \n", "\n")
+
+
+def _times_text(since_ms: int, finding: DiagnosisFinding, now_ms: int) -> str:
+    if finding.until_ms is not None:
+        return f"From {time_of_day(since_ms)} until {_time_text(finding.until_ms, now_ms)}."
+    return f"{'At least since' if finding.at_least else 'Since'} {_time_text(since_ms, now_ms)}."
 
 
 def _time_text(since_ms: int, now_ms: int) -> str:
@@ -91,4 +96,4 @@ def _time_text(since_ms: int, now_ms: int) -> str:
         if seconds < 7200
         else f"{seconds // 3600} h"
     )
-    return f"{datetime.fromtimestamp(since_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC ({age} ago)"
+    return f"{time_of_day(since_ms)} ({age} ago)"

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """All that a streamer knows about one address, as values: the input of a diagnosis."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 import msgspec
 
+from ustreamer.core.base.recent_failures import RecentFailure
 from ustreamer.core.dispatch.delivery_registry import TargetStatistics
 from ustreamer.core.dispatch.explain import Explanation
 from ustreamer.core.routing.route_cache import ObservedRoute
@@ -12,9 +13,6 @@ from ustreamer.core.routing.subscriptions import RecentSubscriptionChange, Servi
 from ustreamer.host.diagnosis.recent import RecentLetters, RecentLogLine
 from ustreamer.host.observe.snapshot import EndpointSnapshot, StoreSnapshot
 from ustreamer.uprotocol.uuri import UUri
-
-_REFUSED = "refused_"
-"""The prefix of the counters of refused input."""
 
 
 class BlockedMessages(msgspec.Struct, frozen=True):
@@ -53,17 +51,6 @@ class EndpointEvidence(msgspec.Struct, frozen=True):
     def rise(self, name: str) -> int:
         """How much a counter of the transport rose in the sample."""
         return 0 if self.before is None else self.counter(name) - self.before.counters.get(name, 0)
-
-    def refusals(self, *, in_sample_only: bool = False) -> dict[str, int]:
-        """Input that the endpoint did not accept, by reason: in the sample, or without any since the start."""
-        names = (
-            () if self.after is None else [each for each in self.after.counters if each.startswith(_REFUSED)]
-        )
-        recent = {name: self.rise(name) for name in names}
-        counts = (
-            recent if in_sample_only or any(recent.values()) else {name: self.counter(name) for name in names}
-        )
-        return {name.removeprefix(_REFUSED): count for name, count in counts.items() if count}
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,6 +97,10 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """By endpoint, the messages of the subject that wait for a closed route."""
     stores: tuple[StoreSnapshot, ...] = ()
     stopped_ms: int | None = None
+    failures: Mapping[str, Sequence[RecentFailure]] = {}
+    """By endpoint: input of the subject that was refused, and calls of it that failed."""
+    exact_endpoints: Container[str] = ()
+    """The endpoints whose `failures` are those of the subject. Those of the others are of the whole endpoint."""
     input_problem: str = ""
     """A sentence about messages of the topic that failed a check of their content."""
     unloaded_keys: tuple[str, ...] = ()

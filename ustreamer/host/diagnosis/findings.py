@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The finding of a diagnosis, and what the checks share: evidence in, sentences out."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Final, TypeAlias
 
 import msgspec
 
+from ustreamer.core.base.recent_failures import CURRENT_MS, RecentFailure
 from ustreamer.core.dispatch.explain import Explanation
 from ustreamer.host.diagnosis.evidence import EndpointEvidence, Evidence
 from ustreamer.host.diagnosis.recent import RecentLetters
@@ -14,21 +16,22 @@ from ustreamer.uprotocol.ustatus import UCode
 from ustreamer.uprotocol.uuri import ANY_AUTHORITY, UUri
 
 HEALTHY: Final = "healthy"
-CURRENT_MS: Final = 60_000
-"""A dead letter of the last minute is a present problem."""
 _NS_PER_S: Final = 1_000_000_000
 
 
 class DiagnosisFinding(msgspec.Struct, frozen=True):
     """One thing that is wrong. `cause` is its stable name for programs; `text` is one sentence.
 
-    `since_ms` is None if the start of it is unknown. `advice` can be empty.
+    `since_ms` is None if the start of it is unknown. With `at_least` it may have begun earlier: nothing older is known.
+    `until_ms` is the end of a problem that is over. `advice` can be empty.
     """
 
     cause: str
     text: str
     since_ms: int | None = None
     advice: str = ""
+    at_least: bool = False
+    until_ms: int | None = None
 
 
 Check: TypeAlias = Callable[[Evidence], Iterator[DiagnosisFinding]]
@@ -37,6 +40,39 @@ Check: TypeAlias = Callable[[Evidence], Iterator[DiagnosisFinding]]
 def run_checks(checks: Iterable[Check], evidence: Evidence) -> list[DiagnosisFinding]:
     """All findings, in the order of the checks."""
     return [finding for check in checks for finding in check(evidence)]
+
+
+def failures_of(
+    evidence: Evidence, endpoint: str, *, earlier: bool = False
+) -> dict[str, tuple[RecentFailure, ...]]:
+    """The failures at an endpoint by kind, the latest first: those of the last minute, or with `earlier` all others."""
+    found: dict[str, tuple[RecentFailure, ...]] = {}
+    for each in sorted(evidence.failures.get(endpoint, ()), key=lambda each: -each.last_ms):
+        if each.count and each.is_current(evidence.now_ms) is not earlier:
+            found[each.kind] = (*found.get(each.kind, ()), each)
+    return found
+
+
+def failure_finding(
+    cause: str, text: str, failures: Sequence[RecentFailure], advice: str, *, earlier: bool
+) -> DiagnosisFinding:
+    """A finding with the times of its failures."""
+    first_ms = min(each.first_ms for each in failures)
+    return DiagnosisFinding(cause, text, first_ms, advice, until_ms=last_ms(failures) if earlier else None)
+
+
+def last_ms(failures: Iterable[RecentFailure]) -> int:
+    return max(each.last_ms for each in failures)
+
+
+def total(failures: Iterable[RecentFailure]) -> int:
+    return sum(each.count for each in failures)
+
+
+def peers_text(failures: Iterable[RecentFailure]) -> str:
+    """from A, B and 2 more; "" if no peer is known."""
+    peers = dict.fromkeys(each.peer for each in failures if each.peer)
+    return f" from {listed(peers)}" if peers else ""
 
 
 def similar_name(name: str, names: Iterable[str]) -> str | None:
@@ -191,6 +227,10 @@ def _judge_letters(letters: RecentLetters, what: str) -> tuple[str, str, str]:
 
 
 # --- words -----------------------------------------------------------------------------------------------------------
+
+
+def time_of_day(time_ms: int) -> str:
+    return f"{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def hertz(period_ns: int) -> str:

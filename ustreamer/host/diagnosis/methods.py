@@ -1,21 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """Why calls of a method fail: a table of checks, in the order in which a request meets their subjects."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
+from ustreamer.core.base.recent_failures import RecentFailure
 from ustreamer.core.routing.router import SELF
 from ustreamer.host.diagnosis.evidence import Evidence
 from ustreamer.host.diagnosis.findings import (
     HEALTHY,
     Check,
     DiagnosisFinding,
+    failure_finding,
+    failures_of,
     is_deferred,
+    last_ms,
     letter_findings,
     link_down,
     listed,
     messages_wait,
+    peers_text,
     run_checks,
+    time_of_day,
+    total,
     unknown_authority,
 )
 
@@ -29,6 +36,25 @@ _REQUEST_REFUSALS: Final = {
 }
 """Requests of SOME/IP clients that an endpoint refuses: their cause, and what is wrong."""
 
+
+_CALL_FAILURES: Final = {
+    "error_response": (
+        "error_response",
+        "had the answer",
+        "Compare the service description of the ECU with the caller: method, major version, payload, state of the ECU.",
+    ),
+    "no_answer": (
+        "no_answer",
+        "had no response within their ttl",
+        "Check that the server runs and answers; raise the ttl of the caller if the server is slow.",
+    ),
+    "service_gone": (
+        "server_gone",
+        "ended when their service went away",
+        "Check why the server has stopped its offer.",
+    ),
+}
+"""Failures of calls by kind: their cause, what happened to the calls, and what to do."""
 
 _DENIALS: Final = {
     "access": ("The access rules deny", "Correct [[endpoints.{}.access]], then `ustreamer reload`."),
@@ -144,27 +170,23 @@ def _waiting_calls(evidence: Evidence) -> Iterator[DiagnosisFinding]:
     )
 
 
-def _unanswered(evidence: Evidence) -> Iterator[DiagnosisFinding]:
-    """Calls had no response, and calls of this method have come in."""
-    home = evidence.home_endpoint
-    if home is None or not _is_called(evidence):
-        return
-    if count := home.counter("calls_expired"):
-        yield DiagnosisFinding(
-            "no_answer",
-            f"{count} calls through endpoint {home.name!r} had no response within their ttl, which may be those of "
-            f"{evidence.subject}.",
-            evidence.since_ms,
-            "Check that the server runs and answers; raise the ttl of the caller if the server is slow.",
-        )
-    if count := home.counter("calls_service_gone"):
-        yield DiagnosisFinding(
-            "server_gone",
-            f"{count} calls through endpoint {home.name!r} ended when their service went away, which may be those of "
-            f"{evidence.subject}.",
-            evidence.since_ms,
-            "Check why the server has stopped its offer.",
-        )
+def _failed_at_server(evidence: Evidence) -> Iterator[DiagnosisFinding]:
+    """The server answers with errors, or not at all."""
+    found = failures_of(evidence, evidence.home or "")
+    for kind, failures in found.items():
+        if kind in _CALL_FAILURES:
+            cause, what, advice = _CALL_FAILURES[kind]
+            text = f"{_calls(total(failures))} of {evidence.subject} {what}{_detail_text(failures)}."
+            yield failure_finding(cause, text, failures, advice, earlier=False)
+
+
+def _calls(number: int) -> str:
+    return "1 call" if number == 1 else f"{number} calls"
+
+
+def _detail_text(failures: Sequence[RecentFailure]) -> str:
+    details = dict.fromkeys(each.detail for each in failures if each.detail)
+    return f"{f' {listed(details)}' if details else ''}{peers_text(failures)}"
 
 
 def _is_called(evidence: Evidence) -> bool:
@@ -177,17 +199,31 @@ def _refused_requests(evidence: Evidence) -> Iterator[DiagnosisFinding]:
     for endpoint in evidence.endpoints.values():
         if evidence.home in (endpoint.name, SELF):  # no SOME/IP service stands for a service of the streamer
             continue
-        for name, count in endpoint.refusals(in_sample_only=_is_called(evidence)).items():
+        for name, failures in failures_of(evidence, endpoint.name).items():
             if name in _REQUEST_REFUSALS:
                 cause, why = _REQUEST_REFUSALS[name]
-                yield DiagnosisFinding(
+                yield failure_finding(
                     cause,
-                    f"Endpoint {endpoint.name!r} refuses {count} requests, which may be calls of {evidence.subject}: "
-                    f"{why}.",
-                    evidence.since_ms,
+                    f"Endpoint {endpoint.name!r} refuses {_calls(total(failures))} of {evidence.subject}"
+                    f"{peers_text(failures)}: {why}.",
+                    failures,
                     f"Compare `clients` and the offered services of endpoint {endpoint.name!r} with the caller. "
                     "The log has the first refused request.",
+                    earlier=False,
                 )
+
+
+def _earlier_text(evidence: Evidence) -> str:
+    """A sentence about failures that are over."""
+    kinds = {kind: what for kind, (_, what, _) in _CALL_FAILURES.items()}
+    kinds |= {kind: f"were refused, as {why}" for kind, (_, why) in _REQUEST_REFUSALS.items()}
+    parts = [
+        f"{_calls(total(failures))} {kinds[kind]}{_detail_text(failures)} until {time_of_day(last_ms(failures))}"
+        for endpoint in evidence.endpoints
+        for kind, failures in failures_of(evidence, endpoint, earlier=True).items()
+        if kind in kinds
+    ]
+    return f" Earlier, {listed(parts)}." if parts else ""
 
 
 def _healthy(evidence: Evidence) -> DiagnosisFinding:
@@ -202,7 +238,8 @@ def _healthy(evidence: Evidence) -> DiagnosisFinding:
     )
     return DiagnosisFinding(
         HEALTHY,
-        f"Nothing is wrong with calls of {evidence.subject}: they go to {where}, and {callers} lately.",
+        f"Nothing is wrong with calls of {evidence.subject}: they go to {where}, and {callers} lately."
+        f"{_earlier_text(evidence)}",
     )
 
 
@@ -216,5 +253,5 @@ METHOD_CHECKS: Final[tuple[Check, ...]] = (
     _failed_calls,
     _waiting_calls,
     _refused_requests,
-    _unanswered,
+    _failed_at_server,
 )

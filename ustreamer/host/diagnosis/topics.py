@@ -18,15 +18,19 @@ from ustreamer.host.diagnosis.findings import (
     Check,
     DiagnosisFinding,
     differing_part,
+    failure_finding,
+    failures_of,
     hertz,
     is_deferred,
     letter_findings,
     link_down,
     listed,
     messages_wait,
+    peers_text,
     refused_stores,
     run_checks,
     similar_name,
+    total,
     unknown_authority,
     unknown_subscriptions,
     wrong_endpoint,
@@ -38,7 +42,19 @@ _THROTTLED_SHARE: Final = 0.5
 _EXPECTED_MESSAGES: Final = 3
 """A sample in which fewer messages are expected does not show that the publisher is silent."""
 _SD_REFUSALS: Final = "sd_"
-_E2E_REFUSALS: Final = ("e2e_error", "e2e_repeated", "e2e_wrong_sequence")
+_OTHER_FINDINGS: Final = (
+    "e2e_error",
+    "e2e_repeated",
+    "e2e_wrong_sequence",
+    "spoofed",
+    "access",
+    "deferred_to_peer",
+    "error_response",
+    "no_answer",
+    "service_gone",
+    "service_not_offered",
+)
+"""Failures that have findings of their own, or are none of a topic."""
 
 _REFUSAL_TEXTS: Final = {
     "event_version": ("wrong_major_version", "the major version of its service is not the configured one"),
@@ -232,7 +248,7 @@ def _remote_pending(evidence: Evidence) -> Iterator[DiagnosisFinding]:
     if latest is None or latest.status != Status.SUBSCRIBE_PENDING.name or not _is_silent(evidence):
         return
     if home is not None and home.transport == "someip":
-        yield _pending_at_ecu(home, topic, latest.time_ms)
+        yield _pending_at_ecu(evidence, home, latest.time_ms)
         return
     yield DiagnosisFinding(
         "remote_pending",
@@ -242,13 +258,14 @@ def _remote_pending(evidence: Evidence) -> Iterator[DiagnosisFinding]:
     )
 
 
-def _pending_at_ecu(home: EndpointEvidence, topic: UUri, since_ms: int) -> DiagnosisFinding:
+def _pending_at_ecu(evidence: Evidence, home: EndpointEvidence, since_ms: int) -> DiagnosisFinding:
     """Service discovery has not found the service of the topic, or has no Ack for its event group."""
-    if home.counter("sd_found") >= home.counter("sd_wanted"):
+    topic = evidence.subject
+    missing = [each for each in evidence.failures.get(home.name, ()) if each.kind == "service_not_offered"]
+    if not missing:
         text = f"The ECU behind endpoint {home.name!r} has not acknowledged the event group of {topic}."
         return DiagnosisFinding("eventgroup_pending", text, since_ms, "Check that the ECU runs.")
-    others = home.counter("sd_unwanted_offers")
-    hint = f"; {others} offers were of another service, instance or major version" if others else ""
+    hint = f"; the network offers it with {missing[0].detail} only" if missing[0].detail else ""
     text = f"The ECU behind endpoint {home.name!r} does not offer its service, which {topic} needs{hint}."
     advice = "Check that the ECU runs, and that service, instance and major version are those of its offers."
     return DiagnosisFinding("service_not_offered", text, since_ms, advice)
@@ -289,38 +306,51 @@ def _first_subscribed_ms(evidence: Evidence) -> int:
     return times[0] if times else evidence.since_ms
 
 
-def _refused_input(evidence: Evidence) -> Iterator[DiagnosisFinding]:
-    """The endpoint of the publisher refuses input: that may be the messages of the topic."""
+def _refused_input(evidence: Evidence, *, earlier: bool = False) -> Iterator[DiagnosisFinding]:
+    """The endpoint of the publisher refuses input: messages of the topic, or some that may be."""
     home = evidence.home_endpoint
     if home is None or not _is_silent(evidence):
         return
-    refusals = {name: count for name, count in home.refusals().items() if not name.startswith(_SD_REFUSALS)}
+    found = failures_of(evidence, home.name, earlier=earlier)
+    refuses = "refused" if earlier else "refuses"
     for name, (cause, why) in _REFUSAL_TEXTS.items():
-        if count := refusals.pop(name, 0):
-            detail = _first_sender(evidence, home.name, name)
-            yield DiagnosisFinding(
+        if failures := found.pop(name, ()):
+            yield failure_finding(
                 cause,
-                f"Endpoint {home.name!r} refuses {count} events, which may be {evidence.subject}: {why}{detail}.",
-                evidence.since_ms,
+                f"Endpoint {home.name!r} {refuses} {total(failures)} events of {evidence.subject}"
+                f"{peers_text(failures)}: {why}.",
+                failures,
                 f"Compare service, major version, events and remote of [[endpoints.{home.name}.services]] with the ECU.",
+                earlier=earlier,
             )
-    if count := refusals.pop("duplicate", 0):
-        yield DiagnosisFinding(
+    if failures := found.pop("duplicate", ()):
+        yield failure_finding(
             "duplicates",
-            f"Endpoint {home.name!r} has dropped {count} messages as duplicates: their ids repeat.",
-            evidence.since_ms,
+            f"Endpoint {home.name!r} has dropped {total(failures)} messages as duplicates: their ids repeat.",
+            failures,
             "Check that the publisher gives each message a new id; duplicate_window is the number of known ids.",
+            earlier=earlier,
         )
-    for name in (*_E2E_REFUSALS, "spoofed", "access", "deferred_to_peer"):  # they have findings of their own
-        refusals.pop(name, None)
-    if refusals:
-        what = listed(f"{name} {count}" for name, count in refusals.items())
-        yield DiagnosisFinding(
+    others = [
+        each
+        for name, failures in found.items()
+        for each in failures
+        if name not in _OTHER_FINDINGS and not name.startswith(_SD_REFUSALS)
+    ]
+    if others:
+        yield failure_finding(
             "input_refused",
-            f"Endpoint {home.name!r} refuses input, which may be {evidence.subject}: {what}.",
-            evidence.since_ms,
+            f"Endpoint {home.name!r} {refuses} input{peers_text(others)}, which may be {evidence.subject}: "
+            f"{listed(f'{each.kind} {each.count}' for each in others)}.",
+            others,
             "The log has the first of each kind with its sender.",
+            earlier=earlier,
         )
+
+
+def _earlier_refused_input(evidence: Evidence) -> Iterator[DiagnosisFinding]:
+    """Refusals that ended, of a topic that brings nothing now."""
+    yield from _refused_input(evidence, earlier=True)
 
 
 def _failed_checks(evidence: Evidence) -> Iterator[DiagnosisFinding]:
@@ -332,16 +362,6 @@ def _failed_checks(evidence: Evidence) -> Iterator[DiagnosisFinding]:
             None,
             f"Compare `e2e` of the event in [[endpoints.{evidence.home}.services]] with the ECU: profile, data id, offset.",
         )
-
-
-def _first_sender(evidence: Evidence, endpoint: str, reason: str) -> str:
-    """The sender of the first refused message, by the log."""
-    for line in evidence.log_lines:
-        fields = line.fields
-        is_first = (fields.get("endpoint"), fields.get("reason")) == (endpoint, reason)
-        if line.event.endswith(".refused") and is_first:
-            return f" (the first from {fields.get('sender', '')})"
-    return ""
 
 
 # --- the receiver's side ---------------------------------------------------------------------------------------------
@@ -500,6 +520,7 @@ TOPIC_CHECKS: Final[tuple[Check, ...]] = (
     _refused_input,
     _remote_pending,
     _silent_publisher,
+    _earlier_refused_input,
     _throttled,
     refused_stores,
     unknown_subscriptions,

@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from ustreamer.core.base.clock import Clock
+from ustreamer.core.base.recent_failures import RecentFailure, RisingCounters, refusals_of
 from ustreamer.core.dispatch.delivery_registry import TargetStatistics
 from ustreamer.core.dispatch.dispatcher import Dispatcher
 from ustreamer.core.dispatch.explain import Explanation, explain
@@ -34,6 +35,7 @@ from ustreamer.host.diagnosis.recent import RecentLogLine
 from ustreamer.host.egress.endpoint_queue import EndpointQueue
 from ustreamer.host.observe.snapshot import EndpointSnapshot, MetricsSnapshot
 from ustreamer.host.runtime.recent_events import RecentEvents
+from ustreamer.transport_port import EndpointTransport
 from ustreamer.uprotocol.umessage import publish, request
 from ustreamer.uprotocol.uuid import UUID, UuidSource
 from ustreamer.uprotocol.uuri import ANY_AUTHORITY, UUri
@@ -64,7 +66,8 @@ class DiagnosisSources(NamedTuple):
     queues: Mapping[str, EndpointQueue]
     since_ms: int
     loaded_ms: int
-    input_problem: Callable[[str, UUri], str]
+    transports: Mapping[str, EndpointTransport]
+    refusals: RisingCounters
     running: bool = True
 
 
@@ -157,7 +160,7 @@ class _Collector:
             targets_before=tuple(each for each in before if each.topic == topic),
             targets=tuple(self._targets([topic])),
             stopped_ms=sources.events.stop_time(topic),
-            input_problem="" if home is None else sources.input_problem(home, topic),
+            input_problem="" if home is None else sources.transports[home].input_problem(topic),
         )
 
     def _evidence(
@@ -177,6 +180,7 @@ class _Collector:
         topics: Sequence[Evidence] = (),
     ) -> Evidence:
         sources, table = self._sources, self._router.authority_table
+        failures, exact_endpoints = self._failures(subject)
         return Evidence(
             subject=subject,
             running=sources.running,
@@ -217,6 +221,8 @@ class _Collector:
             blocked=self._blocked(subject),
             stores=() if self._after is None else tuple(self._after.stores),
             stopped_ms=stopped_ms,
+            failures=failures,
+            exact_endpoints=exact_endpoints,
             input_problem=input_problem,
             unloaded_keys=self._file.unloaded_keys,
             file_problem=self._file.problem,
@@ -242,6 +248,8 @@ class _Collector:
             time.sleep(_SAMPLE_STEP_S)
             self._sample_s = (self._sources.clock.monotonic_ns() - began_ns) / _NS_PER_S
         self._after = self._sources.snapshot(_SUBSCRIBER_QUEUES)
+        for each in self._after.endpoints:
+            self._sources.refusals.observe(each.name, refusals_of(each.counters))
         return before
 
     def _targets(self, topics: Iterable[UUri]) -> list[TargetStatistics]:
@@ -279,6 +287,21 @@ class _Collector:
             for name, (number, age_ns) in found.items()
             if number
         }
+
+    def _failures(self, subject: UUri) -> tuple[dict[str, list[RecentFailure]], set[str]]:
+        """The recent failures by endpoint, and the endpoints whose failures are those of the subject."""
+        sources, found, exact_endpoints = self._sources, {}, set()
+        if not sources.running:
+            return {}, set()
+        of_ingress = sources.dispatcher.refused_counts()
+        for name, transport in sources.transports.items():
+            of_endpoint = sources.refusals.about(name)
+            of_subject = transport.recent_failures(subject)
+            if of_subject is not None:
+                exact_endpoints.add(name)
+                of_endpoint = [each for each in of_endpoint if each.kind in of_ingress[name]]
+            found[name] = [*(of_subject or ()), *of_endpoint]
+        return found, exact_endpoints
 
     def _list_subscriptions(self) -> list[Subscription]:
         directory = self._router.directory

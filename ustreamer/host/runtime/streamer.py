@@ -19,6 +19,7 @@ from ustreamer.core.base.clock import Clock
 from ustreamer.core.base.decoder import Decoder
 from ustreamer.core.base.intrusions import IntrusionMonitor
 from ustreamer.core.base.links import LinkStates
+from ustreamer.core.base.recent_failures import RisingCounters, refusals_of
 from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import LedgerSnapshot
 from ustreamer.core.delivery.ports import Filter, Tap
@@ -122,6 +123,7 @@ class Streamer:
         """Set before `start`: who subscribed and who was denied."""
         self._timers = TimerThread(clock)
         self.intrusions = IntrusionMonitor()
+        self._refusals = RisingCounters(self._clock.wall_ms)
         authorities = endpoint_by_authority(config)
         # Replaced below, with the hosted services.
         self._authority_table = AuthorityTable(authorities)
@@ -441,7 +443,10 @@ class Streamer:
         for name, transport in self.transports.items():
             by_peer[name].update(transport.refused_by_peer())
         now_ns = self._clock.monotonic_ns()
-        self.intrusions.observe(self.endpoints(), by_peer, now_ns, self._clock.wall_ms())
+        counters = self.endpoints()
+        self.intrusions.observe(counters, by_peer, now_ns, self._clock.wall_ms())
+        for name, counts in counters.items():
+            self._refusals.observe(name, refusals_of(counts))
         self._timers.schedule(now_ns + _NS_PER_S, self._watch_intrusions)
 
     def _restore(self) -> None:
@@ -707,7 +712,8 @@ class Streamer:
             self._egress_queues,
             self._since_ms,
             self._loaded_ms,
-            lambda name, topic: self.transports[name].input_problem(topic),
+            self.transports,
+            self._refusals,
             running=router is None,
         )
 

@@ -24,6 +24,7 @@ from typing import Final, NamedTuple, Protocol
 from msgspec.structs import replace
 
 from ustreamer.core.base.log_limit import limited
+from ustreamer.core.base.recent_failures import RecentFailure
 from ustreamer.core.routing.subscriptions import SubscriptionDirectory
 from ustreamer.transport_port import EndpointContext
 from ustreamer.transports.someip.config import ServiceConfig, SomeipEndpoint
@@ -566,6 +567,17 @@ class SdDriver:
     @property
     def _dropped(self) -> int:
         return self._dropped_at_close + sum(map(dropped_datagrams, self._sockets.sockets))
+
+    def missing_service(self, service: int) -> RecentFailure:
+        """A wanted service that has no Offer. `detail` has the Offers with its service id, but of others."""
+        discovery = self._discovery
+        others = [] if discovery is None else discovery.unwanted_offers()
+        detail = [
+            f"instance {each.instance}, major version {each.major}"
+            for each in others
+            if each.service == service
+        ]
+        return RecentFailure("service_not_offered", 0, 0, 0, detail="; ".join(detail[:3]))
 
     def statistics(self) -> dict[str, int]:
         """Statistics of service discovery.

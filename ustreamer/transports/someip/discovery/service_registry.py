@@ -112,6 +112,9 @@ class ServiceRegistry:
         self.events_by_host.clear()
         self.events_by_host.update(events)
         self._remote = _remote(self._authority, services, self._dscp_of)
+        self._hosts_of = {
+            UUri(self._authority, each.ue_id, each.major, 0): _hosts([each]) for each in services
+        }
         self._remote_hosts = _hosts(services)
         self.request_templates = BoundedCache(_MAX_CACHED)
 
@@ -182,6 +185,22 @@ class ServiceRegistry:
             priority=UPriority.CS4,
             ttl=self._request_ttl_ms,
         )
+
+    def message_id_of(self, address: UUri) -> tuple[int, int]:
+        """The service id, and the method or event id, of an address: of an offered service, or of one of the network."""
+        entity = address.with_resource(0)
+        for service, versions in self._offered.items():
+            if any(each.provider == entity for each in versions.values()):
+                return service, address.resource_id
+        return address.ue_id & 0xFFFF, address.resource_id
+
+    def is_host_of_other(self, entity: UUri, host: str) -> bool:
+        """Whether `host` has services of the network, but not this one."""
+        return host in self._remote_hosts and host not in self._hosts_of.get(entity, ())
+
+    def is_missing(self, entity: UUri) -> bool:
+        """Whether service discovery looks for a service and has not found it."""
+        return entity in self._discovered_entities and entity not in self._remote
 
     def is_known_host(self, host: str) -> bool:
         """Whether `host` has a service or may be a client."""

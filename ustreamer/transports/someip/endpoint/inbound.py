@@ -221,6 +221,8 @@ class Inbound:
     def count_refusal(self, reason: str, address: Address, refused: object) -> None:
         self._refused[reason] += 1
         self.refused_by_host.add(reason, address[0])
+        about = (refused.service, refused.method) if isinstance(refused, SomeIpMessage) else None
+        self._exchange.failures.add(str(reason), about, address[0])
         if self._refused[reason] == 1:  # the first one shows the cause; the others are counted
             log.warning(
                 "someip.refused",

@@ -17,6 +17,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from ustreamer.core.base.decoder import min_payload_bytes
+from ustreamer.core.base.recent_failures import RecentFailure
 from ustreamer.core.delivery.ports import SendBatch, SendOne
 from ustreamer.core.peers.election import Announcement, RouterId
 from ustreamer.core.routing.subscriptions import Subscription, SubscriptionDirectory
@@ -802,6 +803,15 @@ class SomeipTransport(EndpointTransport, PeerTransport):
 
     def input_problem(self, topic: UUri) -> str:
         return self._exchange.input_problem(topic)
+
+    def recent_failures(self, address: UUri) -> Sequence[RecentFailure]:
+        """As `EndpointTransport.recent_failures`: by service, method or event, and host."""
+        exchanges = [self._exchange, *(port.exchange for port in self._service_ports)]
+        found = [failure for each in exchanges for failure in each.recent_failures(address)]
+        services = self._exchange.services
+        if self._sd_driver is not None and services.is_missing(address.with_resource(0)):
+            found.append(self._sd_driver.missing_service(address.ue_id & 0xFFFF))
+        return found
 
     def subscription_directory(self, changed: Callable[[], None]) -> SubscriptionDirectory | None:
         """Subscriptions of other devices to ECUs here, at the uSubscription proxy of service discovery."""

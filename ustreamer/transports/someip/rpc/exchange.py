@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from ustreamer.core.base.clock import Clock
+from ustreamer.core.base.recent_failures import RecentFailure, RecentFailures
 from ustreamer.core.delivery.expiry import Expiry
 from ustreamer.core.delivery.ports import SendOne
 from ustreamer.transports.someip.config import ServiceConfig, SomeipEndpoint
@@ -48,6 +49,7 @@ from ustreamer.transports.someip.protocol.mapping import (
     id_with_request_id,
     lsbs_with_request_ids,
 )
+from ustreamer.transports.someip.protocol.return_codes import return_code_name
 from ustreamer.transports.someip.protocol.tp import Reassembly, TpRefused
 from ustreamer.transports.someip.protocol.tp_config import TpSegmentation
 from ustreamer.transports.someip.rpc.call_failures import (
@@ -80,6 +82,8 @@ _REQUEST_ID, _REQUEST_ID_AT = Struct(">I"), 8
 _LENGTH_BASE: Final = HEADER_LENGTH - MIN_LENGTH  # the offset that `length` counts from
 
 # Plain ints: comparing the type of an event with a member of an IntEnum costs 0.07 us more.
+_OF_CLIENTS: Final = "request_"
+"""Refusals whose peer is a client: it may also be the host of any service."""
 _NOTIFICATION: Final = int(MessageType.NOTIFICATION)
 _REQUESTS: Final = frozenset(map(int, (MessageType.REQUEST, MessageType.REQUEST_NO_RETURN)))
 _RESPONSES: Final = frozenset(map(int, (MessageType.RESPONSE, MessageType.ERROR)))
@@ -153,6 +157,8 @@ class Exchange:
         """
         self._request_ttl_ns = config.request_ttl_ms * _NS_PER_MS
         self._reassembly = Reassembly(config.tp)
+        self.failures = RecentFailures(clock.wall_ms)
+        """Refused messages and failed calls, about pairs of service id and method or event id."""
         self._pending = pending = PendingCalls(config.max_pending, bridged)
         self._lock, self._calls, self._requests = pending.lock, pending.calls, pending.requests
         self.fast_in = FastInbound(
@@ -348,6 +354,8 @@ class Exchange:
             if (call.service, call.method) != (message.service, message.method):
                 return RefusedMessage(SomeipRefusal.RESPONSE_METHOD)
             self._calls.remove_entry(request_id)
+        if message.is_error:
+            self._note_failed_call("error_response", call, return_code_name(message.return_code))
         attributes, payload = decode_response(call, message)
         return UMessage(self._ids.next(), attributes, payload)
 
@@ -371,6 +379,9 @@ class Exchange:
             requests = self._requests.pop_expired(now_ns)
             self.calls_expired += sum(not call.no_response_expected for call in calls)
             self.requests_expired += len(requests)
+        for call in calls:
+            if not call.no_response_expected:
+                self._note_failed_call("no_answer", call)
         return ExpiredRequests(
             [self._call_outcome(call, ttl_expired(call)) for call in calls],
             [
@@ -403,7 +414,7 @@ class Exchange:
                 for address in addresses
                 for call in self._calls.remove_where(address, lambda _, each: each.callee == service)
             ]
-        self.calls_service_gone += sum(not call.no_response_expected for call in calls)
+        self._note_service_gone(calls)
         return [self._call_outcome(call, service_unavailable(call, reason)) for call in calls]
 
     # [impl->RPC-326]
@@ -420,8 +431,17 @@ class Exchange:
 
         with self._lock:
             calls = self._calls.remove_where(peer, is_over)
-        self.calls_service_gone += sum(not call.no_response_expected for call in calls)
+        self._note_service_gone(calls)
         return [self._call_outcome(call, connection_closed(call)) for call in calls]
+
+    def _note_service_gone(self, calls: Iterable[OutboundCall]) -> None:
+        for call in calls:
+            if not call.no_response_expected:
+                self.calls_service_gone += 1
+                self._note_failed_call("service_gone", call)
+
+    def _note_failed_call(self, kind: str, call: OutboundCall, detail: str = "") -> None:
+        self.failures.add(kind, (call.service, call.method), call.remote[0], detail)
 
     def _call_outcome(self, call: OutboundCall, failure: UStatus) -> UMessage:
         """The message for the caller of an unanswered call: `failure`, or success if no response was expected."""
@@ -548,6 +568,16 @@ class Exchange:
     def input_problem(self, topic: UUri) -> str:
         """As `EndpointTransport.input_problem`: failed E2E checks."""
         return "" if self._e2e is None else self._e2e.problem(topic)
+
+    def recent_failures(self, address: UUri) -> list[RecentFailure]:
+        """As `EndpointTransport.recent_failures`. Input of unknown subject counts unless its host has other services."""
+        services, entity = self.services, address.with_resource(0)
+        found = self.failures.about(services.message_id_of(address), None)
+        return [
+            each
+            for each in found
+            if each.kind.startswith(_OF_CLIENTS) or not services.is_host_of_other(entity, each.peer)
+        ]
 
     def statistics(self) -> dict[str, int]:
         """Open requests and the counters of closed ones; names as in `SomeipTransport.statistics`.

@@ -44,7 +44,9 @@ from ustreamer.transports.someip.sd.eventgroups import (
 from ustreamer.transports.someip.sd.options import Endpoint, L4Protocol, Option
 from ustreamer.transports.someip.sd.phases import Phase, next_phase
 from ustreamer.transports.someip.sd.settings import ServiceKey, WantedService
+from ustreamer.uprotocol.bounded_cache import BoundedCache
 
+_MAX_UNWANTED: Final = 64
 _END_REASONS: Final = {
     EventgroupTrigger.EXPIRED: EndReason.EXPIRED,
     EventgroupTrigger.DISCONNECTED: EndReason.DISCONNECTED,
@@ -86,6 +88,8 @@ class SdClient:
         self._remotes: dict[ServiceKey, _RemoteService] = {}
         self._by_peer: dict[Address, dict[ServiceKey, None]] = {}
         self._unrequested_offers = 0
+        self.unwanted_offers: BoundedCache[ServiceKey, None] = BoundedCache(_MAX_UNWANTED)
+        """Offers of other services, instances or versions than the wanted ones. Other threads may copy it."""
 
     # --- service requests ---------------------------------------------------------------------------------------------
 
@@ -253,6 +257,7 @@ class SdClient:
         requests = list(self._matching(key, entry.minor))
         if not requests or not self._up:
             self._unrequested_offers += 1
+            self.unwanted_offers.add(key, None)
             return
         remote = self._remotes.get(key)
         if remote is not None and remote.peer != peer:

@@ -358,6 +358,10 @@ class Discovery:
         """The state of a subscription; None if the service is unavailable."""
         return self._client.eventgroup_state(key, eventgroup)
 
+    def unwanted_offers(self) -> list[ServiceKey]:
+        """The latest Offers that no service request matches. From any thread."""
+        return list(self._client.unwanted_offers)
+
     def statistics(self) -> dict[str, int]:
         """Current table sizes, and the reboots and unrequested offers since the start."""
         return {
