@@ -455,6 +455,13 @@ class EndpointTransport(UTransport):
         `changed` runs on a thread of the transport or of `open` and is quick. The default never calls it.
         """
 
+    def link_problem(self) -> str:
+        """Why the link is down: `receiver_stalled` if receivers have stopped reading; "" if it is up or nothing is known.
+
+        Called from any thread.
+        """
+        return ""
+
     def watch_routes(self, opened: Callable[[Hashable], None]) -> None:
         """Call `opened` with a `RouteUnavailable.route` when that route is open again, for an immediate retry.
 

@@ -164,3 +164,8 @@ def test_names_of_other_hosts_are_text_and_a_dead_letter_is_redriven(shown: Show
     assert browser.run("document.querySelectorAll('img').length") == 0
     assert browser.run("document.title") == "uStreamer"
     assert browser.run("document.getElementById('problems').textContent").count("<img") >= 5
+    stopped = "show({...before, top: {...before.top, endpoints: [{...before.top.endpoints[0], name: 'far', up: false,"
+    browser.run(stopped + " link_problem: 'receiver_stalled', queued: 3, queues: []}]}})")
+    assert "The receiver behind far stopped reading" in browser.run(
+        "document.getElementById('problems').textContent"
+    )

@@ -51,7 +51,7 @@ def test_quantiles_of_many_latencies_are_in_order_and_none_has_none() -> None:
 
 
 def test_problems_are_in_the_order_of_their_times() -> None:
-    letters = RecentLetters(TOPIC, None, "outside", UCode.INTERNAL, "broken", INSIDE, 1, 3, 1, 20)
+    letters = RecentLetters(TOPIC, None, "outside", UCode.INTERNAL, "broken", INSIDE, 1, 3, 1, 20, 3)
     lines = [RecentLogLine(at_ms, "warning", "zenoh.lost", {"endpoint": "x"}) for at_ms in (10, 30)]
     assert [each.text for each in problems_of([letters], lines)] == [
         "warning zenoh.lost endpoint=x",

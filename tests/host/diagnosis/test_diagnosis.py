@@ -17,6 +17,7 @@ from ustreamer.host.diagnosis.findings import (
     HEALTHY,
     DiagnosisFinding,
     differing_part,
+    is_named,
     is_one_edit,
     is_similar,
     letter_findings,
@@ -139,7 +140,6 @@ def test_words_of_numbers_and_lists() -> None:
             "egress queue of subscriber up://b/1/1/0 at endpoint 'b' is full",
             "subscriber_queue_full",
         ),
-        (UCode.DEADLINE_EXCEEDED, "ttl had run out on arrival; is the clock set?", "sender_clock"),
         (UCode.DEADLINE_EXCEEDED, "ttl had run out on arrival at 'a'", "expired_on_arrival"),
         (UCode.DEADLINE_EXCEEDED, "waited too long for endpoint 'b'", "expired_in_queue"),
         (UCode.INTERNAL, "filter x raised", "plugin_failed"),
@@ -148,7 +148,7 @@ def test_words_of_numbers_and_lists() -> None:
     ],
 )
 def test_a_dead_letter_has_a_cause_for_a_minute(code: UCode, reason: str, cause: str) -> None:
-    letters = RecentLetters(TOPIC, None, "b", code, reason, "a", 1, 3, NOW_MS - 5_000, NOW_MS - 1_000)
+    letters = RecentLetters(TOPIC, None, "b", code, reason, "a", 1, 3, NOW_MS - 5_000, NOW_MS - 1_000, 3)
     [found] = letter_findings(evidence(letters=(letters,)), "messages")
     assert (found.cause, found.since_ms) == (cause, NOW_MS - 5_000)
     assert reason.partition(";")[0] in found.text
@@ -232,3 +232,38 @@ def test_the_latest_failure_of_a_method_is_the_cause() -> None:
     earlier, later = failure("no_answer", 9_000), failure("error_response", 1_000)
     found = method_findings(evidence(METHOD, running=True, failures={"inside": [later, earlier]}))
     assert [each.cause for each in found] == ["error_response", "no_answer"]
+
+
+@pytest.mark.parametrize(
+    ("count", "ages_ms", "cause"),
+    [
+        (1, (3_600_000, 3_600_000), "sender_clock"),
+        (50, (3_600_000, 3_660_000), "sender_clock"),
+        (50, (5_000, 5_040), "sender_clock"),
+        (1, (5_000, 5_000), "expired_on_arrival"),
+        (50, (1_100, 5_000), "expired_on_arrival"),
+        (50, (200, 210), "expired_on_arrival"),
+    ],
+)
+def test_a_constant_age_on_arrival_is_a_clock_and_a_varying_one_a_delay(
+    count: int, ages_ms: tuple[int, int], cause: str
+) -> None:
+    reason = "ttl of 100 ms had run out on arrival at 'a'"
+    letters = RecentLetters(
+        TOPIC, None, "", UCode.DEADLINE_EXCEEDED, reason, "a", 0, count, NOW_MS, NOW_MS, count, ages_ms
+    )
+    [found] = letter_findings(evidence(letters=(letters,)), "messages")
+    assert found.cause == cause
+
+
+def test_the_start_of_the_streamer_is_only_a_bound_of_the_time() -> None:
+    running = text_of(evidence(running=True, since_ms=NOW_MS - 5_000))
+    assert "At least since 2023-11-14 22:13:15 UTC (5 s ago)." in running
+    assert "ince 2023" not in text_of(evidence(home=None))
+    written = evidence(running=True, unloaded_keys=("a",), file_ms=NOW_MS - 2_000)
+    assert "differ. Since 2023-11-14 22:13:18 UTC (2 s ago)." in text_of(written)
+
+
+def test_an_address_is_not_named_by_a_longer_one() -> None:
+    assert is_named(METHOD, f"the server of {METHOD} is away")
+    assert not is_named(METHOD, f"the server of {METHOD}A is away")

@@ -33,6 +33,15 @@ def test_dead_letters_of_one_kind_are_counted_with_first_and_last_time() -> None
     )
 
 
+def test_a_minute_without_a_dead_letter_begins_a_new_series() -> None:
+    events = RecentEvents()
+    for at_ms in (10, 20, 3_600_000):
+        events.on_letter(letter(TOPIC, at_ms))
+    [found] = events.letters()
+    assert (found.count, found.total) == (1, 3)
+    assert (found.first_ms, found.last_ms) == (3_600_000, 3_600_000)
+
+
 def test_the_kinds_of_dead_letters_are_bounded_and_the_latest_stay() -> None:
     events = RecentEvents()
     topics = [UUri("car", number, 1, 0x8001) for number in range(1, MAX_KINDS + 11)]

@@ -51,6 +51,8 @@ class TopEndpoint(msgspec.Struct, frozen=True):
     queues: tuple[TopQueue, ...]
     verdicts: tuple[int, ...] = ()
     """By `Verdict`."""
+    link_problem: str = ""
+    """Why the link is down, if it is known: `receiver_stalled`."""
 
 
 class TopProblem(msgspec.Struct, frozen=True):

@@ -192,7 +192,7 @@ def _endpoint_table(frame: TopFrame, previous: TopFrame | None) -> "Table":
         table.add_row(
             each.name,
             each.transport,
-            "up" if each.up else f"down{_since(each)}",
+            "up" if each.up else f"{'receiver stalled' if each.link_problem else 'down'}{_since(each)}",
             str(each.peers),
             f"{(each.received - old.received) / seconds:.1f}",
             f"{(each.delivered - old.delivered) / seconds:.1f}",

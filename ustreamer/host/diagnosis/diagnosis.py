@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 
 from ustreamer.host.diagnosis.evidence import Evidence
-from ustreamer.host.diagnosis.findings import HEALTHY, DiagnosisFinding, time_of_day
+from ustreamer.host.diagnosis.findings import HEALTHY, DiagnosisFinding, duration, time_of_day
 from ustreamer.host.diagnosis.methods import method_findings
 from ustreamer.host.diagnosis.subscribers import subscriber_findings
 from ustreamer.host.diagnosis.topics import topic_findings
@@ -56,10 +56,19 @@ def diagnose(evidence: Evidence) -> Diagnosis:
     elif evidence.unloaded_keys:
         keys = ", ".join(evidence.unloaded_keys[:3])
         text = f"The running streamer has not loaded the changed configuration file: {keys} differ."
-        finding = DiagnosisFinding("not_reloaded", text, evidence.loaded_ms, "Run `ustreamer reload`.")
+        finding = DiagnosisFinding("not_reloaded", text, evidence.file_ms, "Run `ustreamer reload`.")
         findings.insert(0 if findings[0].cause in _BY_CONFIGURATION else len(findings), finding)
-    unique = tuple({each.text: each for each in findings}.values())
+    unique = tuple({each.text: _bounded_time(each, evidence) for each in findings}.values())
     return Diagnosis(str(subject), kind, evidence.running, unique[:MAX_FINDINGS])
+
+
+def _bounded_time(finding: DiagnosisFinding, evidence: Evidence) -> DiagnosisFinding:
+    """The start of the streamer, or of its configuration, is only the time since when a problem is known."""
+    if finding.since_ms not in (evidence.since_ms, evidence.loaded_ms):
+        return finding
+    if not evidence.running:
+        return msgspec.structs.replace(finding, since_ms=None)
+    return msgspec.structs.replace(finding, at_least=True)
 
 
 def paragraph(diagnosis: Diagnosis, now_ms: int, place: str) -> str:
@@ -88,12 +97,4 @@ def _times_text(since_ms: int, finding: DiagnosisFinding, now_ms: int) -> str:
 
 def _time_text(since_ms: int, now_ms: int) -> str:
     """A time with its age: 2026-11-23 22:51:45 UTC (12 s ago)."""
-    seconds = max(0, now_ms - since_ms) // 1000
-    age = (
-        f"{seconds} s"
-        if seconds < 120
-        else f"{seconds // 60} min"
-        if seconds < 7200
-        else f"{seconds // 3600} h"
-    )
-    return f"{time_of_day(since_ms)} ({age} ago)"
+    return f"{time_of_day(since_ms)} ({duration(now_ms - since_ms)} ago)"

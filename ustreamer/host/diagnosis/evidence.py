@@ -106,6 +106,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     unloaded_keys: tuple[str, ...] = ()
     """Keys of the configuration file that differ from the running configuration."""
     file_problem: str = ""
+    file_ms: int | None = None
+    """When the configuration file was written last."""
     log_lines: tuple[RecentLogLine, ...] = ()
     topics: "Sequence[Evidence]" = ()
     """The evidence about the topics of a subscriber, at most `MAX_TOPICS`."""

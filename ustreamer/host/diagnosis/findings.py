@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The finding of a diagnosis, and what the checks share: evidence in, sentences out."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from difflib import get_close_matches
@@ -16,6 +17,12 @@ from ustreamer.uprotocol.ustatus import UCode
 from ustreamer.uprotocol.uuri import ANY_AUTHORITY, UUri
 
 HEALTHY: Final = "healthy"
+_NO_DELAY_MS: Final = 30_000
+"""No network delays a message for so long."""
+_CLOCK_DIFFERENCE_MS: Final = 1_000
+_MANY_LETTERS: Final = 3
+_VARIATION: Final = 0.1
+_DAYS_S: Final = 172_800
 _NS_PER_S: Final = 1_000_000_000
 
 
@@ -120,6 +127,9 @@ def link_down(
     """The endpoint reaches no receiver. `what` is a clause about the consequence."""
     if endpoint is None or endpoint.up or endpoint.after is None:
         return
+    if endpoint.after.link_problem:
+        yield _stalled_receiver(endpoint, endpoint.after.queue.queued, what)
+        return
     how = "no longer reaches any node" if endpoint.after.link.up_count else "has not reached any node yet"
     kept = " on disk" if endpoint.durable else ""
     queued = endpoint.after.queue.queued
@@ -131,6 +141,16 @@ def link_down(
         since_ms,
         f"Check the network of endpoint {endpoint.name!r} and the nodes behind it; waiting messages go out "
         "as soon as the link is up.",
+    )
+
+
+def _stalled_receiver(endpoint: EndpointEvidence, queued: int, what: str) -> DiagnosisFinding:
+    waiting = f"; {messages_wait(queued)}" if queued else ""
+    return DiagnosisFinding(
+        "receiver_stalled",
+        f"The receiver behind endpoint {endpoint.name!r} stopped reading, so its link is down and {what}{waiting}.",
+        endpoint.link_ms,
+        "Find what stops the process of the receiver: a debugger, SIGSTOP, a full disk, a loop. Restart it if needed.",
     )
 
 
@@ -205,12 +225,8 @@ def _judge_letters(letters: RecentLetters, what: str) -> tuple[str, str, str]:
             advice = f"The receivers behind {endpoint!r} are slower than their messages: repair or throttle them, or "
             advice += f"raise queue_messages and queue_bytes in [egress.{endpoint}]. {retry}"
             return "queue_full", f"The {reason}: {lost}.", advice
-        case UCode.DEADLINE_EXCEEDED if "clock" in reason:
-            advice = f"Set the clock of the sender behind {letters.ingress!r}, or have it send without ttl."
-            return "sender_clock", f"The clock of the sender seems wrong, and {lost}: {reason}.", advice
         case UCode.DEADLINE_EXCEEDED if "arrival" in reason:
-            advice = "Raise the ttl of the sender, or find what delays the messages before the streamer."
-            return "expired_on_arrival", f"The ttl is too short: {lost}, as their {reason}.", advice
+            return _judge_age(letters, lost)
         case UCode.DEADLINE_EXCEEDED:
             advice = f"Find what slows the receivers behind {endpoint!r}, or raise max_age_ms in [egress.{endpoint}]."
             text = f"Messages expire in the egress queue of endpoint {endpoint!r}: {lost} ({reason})."
@@ -226,7 +242,37 @@ def _judge_letters(letters: RecentLetters, what: str) -> tuple[str, str, str]:
             return "send_refused", f"Endpoint {endpoint!r} cannot send {what}: {reason}.", advice
 
 
+def _judge_age(letters: RecentLetters, lost: str) -> tuple[str, str, str]:
+    """Of messages that were expired when they arrived: by their ages, the clock of the sender differs, or they are late.
+
+    A delay varies from message to message; a difference of clocks does not.
+    """
+    least_ms, most_ms = letters.ages_ms
+    is_constant = letters.count >= _MANY_LETTERS and most_ms - least_ms <= least_ms * _VARIATION
+    if least_ms >= _NO_DELAY_MS or (least_ms >= _CLOCK_DIFFERENCE_MS and is_constant):
+        behind = duration(least_ms)
+        text = f"The clock of the sender seems to be {behind} behind the one here, or this one ahead: {lost}, because "
+        text += f"by the times in their ids they were {behind} old on arrival."
+        advice = f"Compare both clocks and set the wrong one; the sender lives behind {letters.ingress!r}. "
+        return "sender_clock", text, f"{advice}Until then, have it send without ttl."
+    text = (
+        f"The ttl is too short: {lost}, as their {letters.reason}, {duration(most_ms)} after they were sent."
+    )
+    advice = "Raise the ttl of the sender, or find what delays the messages before the streamer."
+    return "expired_on_arrival", text, advice
+
+
 # --- words -----------------------------------------------------------------------------------------------------------
+
+
+def duration(ms: int) -> str:
+    """12 s, 5 min, 2 h, 3 days."""
+    seconds = max(0, ms) // 1_000
+    if seconds < 120:
+        return f"{seconds} s"
+    if seconds < 7_200:
+        return f"{seconds // 60} min"
+    return f"{seconds // 3_600} h" if seconds < _DAYS_S else f"{seconds // 86_400} days"
 
 
 def time_of_day(time_ms: int) -> str:
@@ -274,6 +320,11 @@ def is_one_edit(one: str, other: str) -> bool:
     one, other = one[start:], other[start:]
     swapped = one[:2] == other[1::-1] and len(one) > 1 and one[2:] == other[2:]
     return swapped or one[1:] == other[1:] or one[1:] == other or one == other[1:]
+
+
+def is_named(address: UUri, text: str) -> bool:
+    """Whether a text has this address, and not only a longer one that begins like it."""
+    return re.search(rf"{re.escape(str(address))}(?![0-9A-Fa-f/])", text) is not None
 
 
 def messages_wait(number: int) -> str:

@@ -14,6 +14,7 @@ from ustreamer.host.diagnosis.findings import (
     failure_finding,
     failures_of,
     is_deferred,
+    is_named,
     last_ms,
     letter_findings,
     link_down,
@@ -158,7 +159,8 @@ def _waiting_calls(evidence: Evidence) -> Iterator[DiagnosisFinding]:
     reasons = [
         each.fields["reason"]
         for each in evidence.log_lines
-        if each.event == "egress.route_unavailable" and str(evidence.subject) in each.fields.get("reason", "")
+        if each.event == "egress.route_unavailable"
+        and is_named(evidence.subject, each.fields.get("reason", ""))
     ]
     reason = f": {reasons[-1]}" if reasons else ""
     yield DiagnosisFinding(

@@ -227,7 +227,7 @@ def _stopped(evidence: Evidence) -> Iterator[DiagnosisFinding]:
         yield DiagnosisFinding(
             "stopped_dispatching",
             f"{listed(stopped)} has stopped the dispatch of {evidence.subject}, so its messages wait.",
-            evidence.stopped_ms,
+            evidence.since_ms if evidence.stopped_ms is None else evidence.stopped_ms,
             "Have the subscriber call StartDispatching; waiting messages then go out, unless they expire.",
         )
 
@@ -364,6 +364,11 @@ def _failed_checks(evidence: Evidence) -> Iterator[DiagnosisFinding]:
         )
 
 
+def _last_subscribed_ms(evidence: Evidence) -> int:
+    times = [each.time_ms for each in evidence.changes if each.status != Status.UNSUBSCRIBED.name]
+    return times[-1] if times else evidence.since_ms
+
+
 # --- the receiver's side ---------------------------------------------------------------------------------------------
 
 
@@ -385,7 +390,7 @@ def _receiver_link(evidence: Evidence) -> Iterator[DiagnosisFinding]:
 
 def _waiting(evidence: Evidence, target: TargetStatistics) -> int:
     """Messages that the target has received and not settled, as far as the counters show it."""
-    lost = sum(each.count for each in evidence.letters if each.endpoint == target.endpoint)
+    lost = sum(each.total for each in evidence.letters if each.endpoint == target.endpoint)
     return target.received - target.delivered - target.throttled - lost
 
 
@@ -456,7 +461,7 @@ def _throttled(evidence: Evidence) -> Iterator[DiagnosisFinding]:
                 "throttled",
                 f"{evidence.subject} is throttled for {who}: they asked for at most {hertz(target.period_ns)}, and "
                 f"{target.throttled} of {target.received} messages were above that.",
-                _first_subscribed_ms(evidence),
+                _last_subscribed_ms(evidence),
                 "Have the subscriber subscribe again with a higher max_frequency, or with none.",
             )
 

@@ -77,6 +77,8 @@ def _closed_links(snapshot: MetricsSnapshot) -> Iterable[str]:
     for each in snapshot.endpoints:
         if not each.link.up:
             lost = "reaches no receiver any more" if each.link.up_count else "has reached no receiver yet"
+            if each.link_problem:
+                lost = "has a receiver that stopped reading"
             waiting = f"; {each.queue.queued} messages wait" if each.queue.queued else ""
             yield f"endpoint {each.name!r} {lost}{waiting}"
 

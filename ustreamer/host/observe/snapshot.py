@@ -35,6 +35,8 @@ class EndpointSnapshot(NamedTuple):
     name: str
     transport: str
     link: LinkState
+    link_problem: str
+    """As `EndpointTransport.link_problem`."""
     peers: int
     received: int
     """Deliveries of the messages that came in here."""
@@ -80,6 +82,7 @@ class EndpointSource(NamedTuple):
     transport: str
     queue: EndpointQueue
     link: Callable[[], LinkState]
+    link_problem: Callable[[], str]
     peers: Callable[[], int]
     threads: Callable[[], Sequence[ReceivingThread]]
 
@@ -94,6 +97,7 @@ def endpoint_snapshot(
         name,
         source.transport,
         source.link(),
+        source.link_problem(),
         source.peers(),
         ingress.ledger.received,
         [by_ingress + by_queue for by_ingress, by_queue in settled],

@@ -142,7 +142,8 @@ class Control:
 
         file = FileState()
         if request.config is not None:
-            file = FileState(*self._compare_file(Path(request.config)))
+            path = Path(request.config)
+            file = FileState(*self._compare_file(path), _written_ms(path))
         source = None if request.source is None else UUri.parse(request.source)
         evidence = collect_evidence(
             self._streamer.diagnosis_sources(),
@@ -215,3 +216,11 @@ def _tap_filter(request: TapRequest) -> "TapFilter":
 def _reload_error(code: UCode, path: Path, problems: "tuple[str, ...] | list[str]") -> AdminError:
     log.error("control.reload_refused", extra={"config": str(path), "problems": list(problems)})
     return AdminError(code, f"{path}: not reloaded, nothing has changed", tuple(problems))
+
+
+def _written_ms(path: Path) -> int | None:
+    """When the file was written last, in ms since the epoch."""
+    try:
+        return path.stat().st_mtime_ns // 1_000_000
+    except OSError:
+        return None

@@ -30,7 +30,7 @@ from ustreamer.host.diagnosis.evidence import (
     EndpointEvidence,
     Evidence,
 )
-from ustreamer.host.diagnosis.findings import is_similar
+from ustreamer.host.diagnosis.findings import is_named, is_similar
 from ustreamer.host.diagnosis.recent import RecentLogLine
 from ustreamer.host.egress.endpoint_queue import EndpointQueue
 from ustreamer.host.observe.snapshot import EndpointSnapshot, MetricsSnapshot
@@ -76,6 +76,7 @@ class FileState(NamedTuple):
 
     unloaded_keys: tuple[str, ...] = ()
     problem: str = ""
+    written_ms: int | None = None
 
 
 def collect_evidence(
@@ -216,7 +217,7 @@ class _Collector:
             letters=tuple(
                 each
                 for each in sources.events.letters()
-                if subject in (each.source, each.sink) or str(subject) in each.reason
+                if subject in (each.source, each.sink) or is_named(subject, each.reason)
             ),
             blocked=self._blocked(subject),
             stores=() if self._after is None else tuple(self._after.stores),
@@ -226,6 +227,7 @@ class _Collector:
             input_problem=input_problem,
             unloaded_keys=self._file.unloaded_keys,
             file_problem=self._file.problem,
+            file_ms=self._file.written_ms,
             log_lines=self._log_lines,
             topics=topics,
         )

@@ -55,21 +55,8 @@ class RecentEvents:
         attributes = letter.message.attributes
         kind = (attributes.source, attributes.sink, letter.endpoint, letter.status.code)
         with self._lock:
-            before = self._letters.pop(kind, None)
-            first_ms = letter.last_attempt_ms if before is None else before.first_ms
-            count = 1 if before is None else before.count + 1
-            self._letters.add(
-                kind,
-                RecentLetters(
-                    *kind,
-                    letter.status.message,
-                    letter.ingress,
-                    letter.attempts,
-                    count,
-                    first_ms,
-                    letter.last_attempt_ms,
-                ),
-            )
+            before = self._letters.pop(kind, None) or RecentLetters(*kind, "", "", 0, 0, 0, 0, 0)
+            self._letters.add(kind, before.next(letter))
 
     def link_times(self) -> Mapping[str, int]:
         """By endpoint, when its link was lost or came up last, in ms since the epoch."""

@@ -773,6 +773,7 @@ class Streamer:
                 SELF if name == SELF else self._config.endpoints[name].transport,
                 self._egress_queues[name],
                 partial(self._links.state_of_endpoint, name),
+                transport.link_problem,
                 partial(self._number_of_peers, name),
                 transport.receiving_threads,
             )

@@ -209,6 +209,7 @@ def _endpoint(snapshot: EndpointSnapshot, link_ms: int | None) -> TopEndpoint:
             for each in queue.fullest[:_MAX_QUEUES]
         ),
         tuple(verdicts),
+        snapshot.link_problem,
     )
 
 

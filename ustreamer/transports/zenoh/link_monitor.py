@@ -318,6 +318,8 @@ class LinkMonitor:
         """Links that a node ended while its data waited here: what it held is lost on its side."""
         self.closed_stalled = 0
         """Links to nodes that had read nothing for 4 s although data waited."""
+        self.has_stalled = False
+        """True if the link is down because nodes read nothing, also after Zenoh has closed their links."""
         self._context = context
         self._monotonic_ns = context.clock.monotonic_ns
         self._watchers: list[Callable[[bool], None]] = []
@@ -426,7 +428,7 @@ class LinkMonitor:
             self._nodes[node].release()
         self._nodes[node] = _PeerNode(now_ns, is_router=is_router, lease_ns=self._lease_ns)
         self._next_tick_ns = 0
-        self._stalled = False
+        self._stalled = self.has_stalled = False
         return self._update_state() or joined
 
     def _remove_node(self, node: tuple[str, bool], now_ns: int) -> _NodeLoss:
@@ -437,6 +439,8 @@ class LinkMonitor:
         if removed.resumed is not None:
             self._losses.append(removed.resumed)
         self._losses.append(loss)
+        if not self._nodes:
+            self.has_stalled = removed.is_stalled(now_ns)
         self._tick_until_ns = now_ns + DETECTION_NS
         if not self._nodes:
             loss.until_ns = _NEVER_NS
@@ -552,6 +556,8 @@ class LinkMonitor:
         self.has_suspect = any(suspects) or any(each.since_ns < each.at_ns for each in losses)
         # With several nodes a stalled one delays the others no longer than one put waits.
         self._stalled = bool(nodes) and all(node.is_stalled(now_ns) for node in nodes)
+        if nodes:
+            self.has_stalled = self._stalled
         if self._update_state():
             self._notify_watchers()
 

@@ -325,6 +325,10 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
         """See EndpointTransport; the link is up while at least one Zenoh node is connected."""
         self._link_monitor.add_watcher(changed)
 
+    def link_problem(self) -> str:
+        """As `EndpointTransport.link_problem`."""
+        return "receiver_stalled" if self._link_monitor.has_stalled else ""
+
     def announce(self, announcements: frozenset[Announcement]) -> None:
         if self._config.peers is not False and self._receiving:
             self._peer_tokens.announce(announcements)

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A Zenoh subscriber that is frozen: it is named as a receiver that stopped reading, also after its link is closed."""
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.delivery.test_backpressure import (
+    FLOOD,
+    FloodProcess,
+    Streamed,
+    subscribed_streamer,
+    wait_flood_begins,
+)
+from tests.e2e.rigs.streamer import run_command
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(300)
+CLOSED_S = 30.0
+"""Zenoh closes the link after 5 s without progress."""
+
+
+def cause_of(config: Path) -> dict[str, Any]:
+    answer = run_command("why", "//stopped/2001/1/0", config, "--json", "--sample", "0", within=20.0)
+    found: dict[str, Any] = json.loads(answer.stdout)["findings"][0]
+    return found
+
+
+def test_a_frozen_subscriber_is_a_receiver_that_stopped_reading(tmp_path: Path) -> None:
+    config = tmp_path / "backpressure.toml"
+    with (
+        subscribed_streamer(tmp_path, "stopped") as (process, ports),
+        FloodProcess("receive", ports["stopped"]) as stopped,
+    ):
+        stopped.wait_ready()
+        with FloodProcess("publish", FLOOD, ports["source"]) as publisher:
+            publisher.wait_ready()
+            wait_flood_begins(stopped)
+            stopped.send_signal(signal.SIGSTOP)
+            assert publisher.ask() == FLOOD
+        wait_until(
+            lambda: Streamed.read(tmp_path).endpoints["stopped"]["links_closed_stalled"] == 1,
+            "the end of the link",
+            CLOSED_S,
+        )
+        found = cause_of(config)
+        assert found["cause"] == "receiver_stalled"
+        assert "stopped reading" in found["text"]
+        stopped.send_signal(signal.SIGCONT)
+        wait_until(lambda: cause_of(config)["cause"] != "receiver_stalled", "the receiver", CLOSED_S)
+        process.stop()
