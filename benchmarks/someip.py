@@ -153,7 +153,7 @@ class SomeipTestbed(BenchRig):
             config = self._directory / "streamer.toml"
             config.write_text(_CONFIG.format(**msgspec.structs.asdict(ports)), encoding="utf-8")
             streamer = self.start_process(
-                "streamer", [console_script("ustreamer"), "run", str(config), "--log", "json"]
+                "streamer", [console_script("ustreamer"), "run", str(config), "--log-format", "json"]
             )
             self._streamers.append(streamer)
             return streamer

@@ -85,7 +85,7 @@ class RunningStreamer:
         self.config = config
         self.name = config.stem
         self._log = config.with_suffix(".log")
-        command: list[str | Path] = [_USTREAMER, "run", config, "--log", "json"]
+        command: list[str | Path] = [_USTREAMER, "run", config, "--log-format", "json"]
         with self._log.open("w", encoding="utf-8") as errors:
             self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
         assert self._process.stdout is not None

@@ -166,7 +166,9 @@ class Comparison:
         config = self._directory / "streamer.toml"
         ports = {"wamp": wamp, "someip": way.receiver, "ecu": way.ecu, "receiver": offered}
         config.write_text(_CONFIG.format(**ports), encoding="utf-8")
-        streamer = self._start("streamer", [console_script("ustreamer"), "run", str(config), "--log", "json"])
+        streamer = self._start(
+            "streamer", [console_script("ustreamer"), "run", str(config), "--log-format", "json"]
+        )
         _, *sessions = process_tree(streamer.pid)
         way.pids = {"streamer": [streamer.pid], "sessions": sessions}
         way.connect()

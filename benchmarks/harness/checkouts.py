@@ -45,6 +45,13 @@ def start_code(tree: Path) -> str:
     return f"import sys; from {module} import {function}; sys.exit({function}())"
 
 
+def log_option(tree: Path) -> str:
+    """The option of `run` for the format of the log: older checkouts have `--log`."""
+    parser = tree / "ustreamer/host/cli/main.py"
+    renamed = parser.exists() and '"--log-format"' in parser.read_text(encoding="utf-8")
+    return "--log-format" if renamed else "--log"
+
+
 class CheckoutTestbed(BenchRig):
     """A testbed whose streamers run from the checkout `tree`."""
 
@@ -57,7 +64,7 @@ class CheckoutTestbed(BenchRig):
         """-P, otherwise the working directory would precede the checkout."""
         paths = [self.tree, *(self.tree / "plugins" / each for each in PLUGINS)]
         pythonpath = ":".join(str(each.absolute()) for each in paths)
-        options = ["run", str(path), "--log", "json"]
+        options = ["run", str(path), log_option(self.tree), "json"]
         return [
             "/usr/bin/env",
             f"PYTHONPATH={pythonpath}",

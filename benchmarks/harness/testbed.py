@@ -248,7 +248,7 @@ class BenchRig:
 
     def streamer_command(self, path: Path) -> list[str]:
         """Command that runs a streamer with the configuration at `path`."""
-        return [console_script("ustreamer"), "run", str(path), "--log", "json"]
+        return [console_script("ustreamer"), "run", str(path), "--log-format", "json"]
 
     def bare_rigs(self) -> tuple[Rig, Rig]:
         """Each direction through its own bare forwarder."""

@@ -37,7 +37,7 @@ _LEFT_OUT: Final = ("User=", "Group=", "ProtectKernelLogs=", "ProtectKernelTunab
 def unit_of(config: Path) -> str:
     """The shipped unit, for this configuration, by this user, with its files in the directory of the test."""
     text = UNIT.read_text(encoding="utf-8")
-    command = f"ExecStart={COMMAND} run --log json --drain 5 {config}"
+    command = f"ExecStart={COMMAND} run --log-format json --drain 5 {config}"
     replaced, count = re.subn(r"^ExecStart=/usr/bin/ustreamer run .*$", command, text, flags=re.MULTILINE)
     assert count == 1
     kept = [line for line in replaced.splitlines() if not line.startswith(_LEFT_OUT)]

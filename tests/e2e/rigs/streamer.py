@@ -36,7 +36,19 @@ class StreamerProcess:
         # The last of repeated options takes effect. The default of 5 s may be too short on a busy machine.
         self.config = config
         self._process = subprocess.Popen(
-            [*prefix, *self.command, "run", config, "--log", "json", "--drain", f"{DRAIN_S}", *arguments],
+            [
+                *prefix,
+                *self.command,
+                "run",
+                config,
+                "--log-format",
+                "json",
+                "--log-level",
+                "debug",
+                "--drain",
+                f"{DRAIN_S}",
+                *arguments,
+            ],
             cwd=self.working_directory,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

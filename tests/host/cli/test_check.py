@@ -280,6 +280,16 @@ def test_a_token_of_the_page_that_cannot_be_read_is_a_problem(
     assert check(config, offline=True).problems == ()
 
 
+def test_a_relative_token_file_starts_at_the_configuration_file(
+    config: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (config.parent / "token").write_text("0123456789abcdef")
+    (config.parent / "token").chmod(0o600)
+    add(config, '[observe]\nlisten = "127.0.0.1:0"\npage = true\ntoken = { file = "token" }\n')
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    assert check(config, offline=False).problems == ()
+
+
 def test_a_recording_directory_that_is_a_file_is_a_problem_on_its_line(config: Path) -> None:
     (config.parent / "state").mkdir()
     (config.parent / "state" / "recordings").touch()

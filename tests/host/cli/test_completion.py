@@ -38,10 +38,15 @@ CASES: Final[list[tuple[list[str], set[str], set[str]]]] = [
     (["re"], {"reload", "recordings"}, {"run", "top"}),
     (["recordings", ""], {"ls", "show", "check", "prove", "replay"}, {"run"}),
     (["recordings", "replay", "--"], {"--into", "--speed", "--json"}, {"--received"}),
-    (["run", "vehicle.toml", "--"], {"--drain", "--log"}, {"--json"}),
+    (["run", "vehicle.toml", "--"], {"--drain", "--log-format"}, {"--json"}),
     (["test", "run", "--"], {"--recording"}, {"--drain"}),  # a file with the name of a command
     (["completion", ""], {"bash", "zsh", "man"}, set()),
     (["check", "vehicle"], set(), {"run"}),
+    (["run", "--log-format", ""], {"console", "journal", "json"}, {"--drain", "debug"}),
+    (["run", "vehicle.toml", "--log-level", "d"], {"debug"}, {"json"}),
+    (["run", "--log-format", "json", "--"], {"--drain"}, {"console"}),
+    (["top", "vehicle.toml", "--sort", ""], {"rate", "p99"}, {"--sort"}),
+    (["run", "--audit", ""], set(), {"--drain"}),
 ]
 
 
@@ -56,6 +61,18 @@ def test_bash_completes_commands_and_options(
     found = set(done.stdout.split())
     assert expected <= found, done.stderr
     assert not absent & found
+
+
+@pytest.mark.parametrize("value", [[], ["j"]])
+def test_bash_completes_a_value_behind_an_equals_sign(script: Path, value: list[str]) -> None:
+    bash = shutil.which("bash")
+    assert bash is not None
+    words = ["ustreamer", "run", "--log-format", "=", *value]  # as bash splits them
+    done = subprocess.run(
+        [bash, "-c", _COMPLETE, "bash", str(script), *words], capture_output=True, text=True, check=True
+    )
+    found = set(done.stdout.split())
+    assert found == ({"journal", "json"} if value else {"console", "journal", "json"})
 
 
 class Zsh:
@@ -128,6 +145,16 @@ def test_zsh_completes_commands_and_options(
             break
     assert expected <= found
     assert not absent & (found - set(words))
+
+
+def test_zsh_completes_a_value_behind_an_equals_sign(zsh: Zsh) -> None:
+    found = set[str]()
+    for _ in range(_TRIES):
+        found = set(zsh.answer_to("ustreamer run --log-format=\x04").split())
+        if {"console", "journal", "json"} <= found:
+            break
+    assert {"console", "journal", "json"} <= found
+    assert "--drain" not in found
 
 
 def test_the_manual_page_has_every_command_and_option() -> None:

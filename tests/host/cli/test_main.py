@@ -226,7 +226,7 @@ def test_the_version_is_printed(capsys: Output) -> None:
         "fly",
         "run",
         "run a.toml b.toml",
-        "run a.toml --log xml",
+        "run a.toml --log-format xml",
         "run a.toml --log-level loud",
         "run a.toml --drain soon",
         "run a.toml --drain nan",
@@ -536,7 +536,7 @@ def test_unsent_messages_after_the_drain_time_end_with_75(
     [
         ("", r"\d\d:\d\d:\d\d\.\d{3} INFO streamer.started authority=hpc endpoints=\['a'\]"),
         (
-            "--log json",
+            "--log-format json",
             r'\{"time": .*"event": "streamer.started", "authority": "hpc", "endpoints": \["a"\]\}',
         ),
         ("--log-level warning", None),
@@ -559,7 +559,7 @@ def test_the_log_is_written_to_stderr_in_the_given_format(
 def test_a_streamer_prints_ready_once_and_ends_with_0_on_a_signal(
     written: Written, port: int, number: signal.Signals
 ) -> None:
-    running = process("run", written(SOMEIP.format(port=port), LOCAL), "--log", "json")
+    running = process("run", written(SOMEIP.format(port=port), LOCAL), "--log-format", "json")
     try:
         assert running.stdout is not None
         assert running.stdout.readline() == "READY\n"
@@ -574,10 +574,9 @@ def test_a_streamer_prints_ready_once_and_ends_with_0_on_a_signal(
         running.kill()
         running.wait()
     assert (out, running.returncode) == ("", 0)
-    assert [json.loads(line)["event"] for line in err.splitlines()] == [
-        "streamer.started",
-        "streamer.stopped",
-    ]
+    lines = err.splitlines()
+    assert [json.loads(line)["event"] for line in lines] == ["streamer.started", "streamer.stopped"]
+    assert len(lines[-1]) < 600
 
 
 def test_the_second_signal_ends_the_process_at_once(tester: Path, written: Written) -> None:
@@ -611,7 +610,7 @@ def test_a_closed_output_pipe_causes_no_traceback() -> None:
 
 def test_output_to_a_file_on_a_full_disk_ends_no_streamer(written: Written) -> None:
     with open("/dev/full", "w") as full:  # noqa: PTH123 - a device
-        running = process("run", written(LOCAL), "--log", "json", stdout=full)
+        running = process("run", written(LOCAL), "--log-format", "json", stdout=full)
     try:
         assert running.stderr is not None
         events = [json.loads(running.stderr.readline())["event"] for _ in range(2)]

@@ -132,23 +132,24 @@ def test_the_page_needs_a_token_where_other_machines_reach_it(tmp_path: Path) ->
 
 
 def test_a_token_is_read_from_a_variable_or_a_private_file(tmp_path: Path) -> None:
-    assert TokenConfig(env="A_TOKEN").read({"A_TOKEN": f"{TOKEN}\n"}) == TOKEN
+    assert TokenConfig(env="A_TOKEN").read({"A_TOKEN": f"{TOKEN}\n"}, tmp_path) == TOKEN
     file = tmp_path / "token"
     file.write_text(f"{TOKEN}\n")
     file.chmod(0o600)
-    assert TokenConfig(file=str(file)).read({}) == TOKEN
+    assert TokenConfig(file=str(file)).read({}, tmp_path) == TOKEN
+    assert TokenConfig(file="token").read({}, tmp_path) == TOKEN
     file.chmod(0o640)
     with pytest.raises(ValueError, match="can be read by other users: chmod 600"):
-        TokenConfig(file=str(file)).read({})
+        TokenConfig(file=str(file)).read({}, tmp_path)
     with pytest.raises(ValueError, match="No such file"):
-        TokenConfig(file=str(tmp_path / "none")).read({})
+        TokenConfig(file=str(tmp_path / "none")).read({}, tmp_path)
     with pytest.raises(ValueError, match="is a directory: expected a file") as refused:
-        TokenConfig(file=str(tmp_path)).read({})
+        TokenConfig(file=str(tmp_path)).read({}, tmp_path)
     assert "chmod" not in str(refused.value)
 
 
 @pytest.mark.parametrize("token", ["", "short", "0123456789 abcdef", "0123456789abcdefé"])
 def test_an_unfit_token_is_refused_and_not_shown(token: str) -> None:
     with pytest.raises(ValueError, match="A_TOKEN has no token: expected 16 or more") as refused:
-        TokenConfig(env="A_TOKEN").read({"A_TOKEN": token})
+        TokenConfig(env="A_TOKEN").read({"A_TOKEN": token}, Path())
     assert not token or token not in str(refused.value)

@@ -208,7 +208,7 @@ def text_of(evidence: Evidence) -> str:
     return paragraph(diagnose(evidence), NOW_MS, "state")
 
 
-def test_refusals_of_an_hour_ago_are_told_in_the_past_behind_the_present_cause() -> None:
+def test_refusals_of_an_hour_ago_have_their_end_and_follow_the_present_cause() -> None:
     known: dict[str, Any] = {"running": True, "explanations": (DECIDED,), "exact_endpoints": {"inside"}}
     present = text_of(evidence(**known, failures={"inside": [failure("event_unknown", 1_000)]}))
     assert present.startswith(f"Endpoint 'inside' refuses 5 events of {TOPIC} from 10.0.0.7:")

@@ -279,7 +279,20 @@ def test_on_the_console_a_summary_stands_for_all_other_fields() -> None:
     assert Console(verbose=True).format(stopped) == (
         "23:59:58.007 INFO streamer.stopped: 7 received endpoints={'a': {'sent': 7}}"
     )
-    assert as_json(stopped)["endpoints"] == {"a": {"sent": 7}}
+
+
+def test_a_json_line_with_a_summary_has_no_nested_fields() -> None:
+    fields = {
+        "summary": "7 received",
+        "unsent": 0,
+        "ledger": {"received": 7},
+        "endpoints": {"a": {"sent": 7}},
+    }
+    stopped = record("streamer.stopped", **fields)
+    shown = json.loads(logs.JsonLines().format(stopped))
+    assert "endpoints" not in shown
+    assert (shown["summary"], shown["unsent"], shown["ledger"]) == ("7 received", 0, {"received": 7})
+    assert json.loads(logs.JsonLines(verbose=True).format(stopped))["endpoints"] == {"a": {"sent": 7}}
 
 
 @pytest.mark.parametrize(("level", "shown"), [("INFO", False), ("DEBUG", True)])

@@ -126,7 +126,7 @@ def _environment(loaded: Loaded, streamer: Streamer) -> Iterator[tuple[KeyPath, 
             yield _section_of(loaded, name), problem
     yield from _shared_addresses(loaded, streamer)
     if config.observe is not None:
-        yield from _observe_problems(config.observe)
+        yield from _observe_problems(config.observe, config.base)
     if obstacle := write_obstacle(config.state_dir) or write_obstacle(config.state_dir / LOCK):
         yield ("state_dir",), f"{config.state_dir} cannot be used: {obstacle}"
 
@@ -156,12 +156,12 @@ def _shared_addresses(loaded: Loaded, streamer: Streamer) -> Iterator[tuple[KeyP
         bound += own
 
 
-def _observe_problems(config: ObserveConfig) -> Iterator[tuple[KeyPath, str]]:
+def _observe_problems(config: ObserveConfig, base: Path) -> Iterator[tuple[KeyPath, str]]:
     if obstacle := _listen_obstacle(*config.address):
         yield ("observe", "listen"), obstacle
     if config.token is not None:
         try:
-            config.token.read(os.environ)
+            config.token.read(os.environ, base)
         except ValueError as error:
             yield ("observe", "token"), str(error)
 

@@ -12,16 +12,25 @@ from ustreamer import __version__
 _BASH = """\
 # Completion of ustreamer for bash: source it, or copy it to /usr/share/bash-completion/completions/ustreamer.
 _ustreamer() {{
-    local path= word choices=
+    local path= word choices= typed="${{COMP_WORDS[COMP_CWORD]}}" before="${{COMP_WORDS[COMP_CWORD-1]}}"
+    if [ "$typed" = = ]; then
+        typed=
+    elif [ "$before" = = ]; then
+        before="${{COMP_WORDS[COMP_CWORD-2]}}"
+    fi
     for word in "${{COMP_WORDS[@]:1:COMP_CWORD-1}}"; do
         case "$path $word" in
             {paths}) path="$path $word" ;;
         esac
     done
-    case "$path" in
+    case "$path $before" in
+{values}
+        *)
+            case "$path" in
 {cases}
+            esac ;;
     esac
-    COMPREPLY=($(compgen -W "$choices" -- "${{COMP_WORDS[COMP_CWORD]}}"))
+    COMPREPLY=($(compgen -W "$choices" -- "$typed"))
 }}
 complete -o default -F _ustreamer ustreamer
 """
@@ -30,14 +39,22 @@ _ZSH = """\
 #compdef ustreamer
 # Completion of ustreamer for zsh: copy it as _ustreamer to a directory of $fpath, or source it after compinit.
 _ustreamer() {{
-    local spot= word choices=
+    local spot= word choices= before="${{words[CURRENT-1]}}"
+    if [[ "${{words[CURRENT]}}" == --*=* ]]; then
+        before="${{words[CURRENT]%%=*}}"
+        compset -P '*='
+    fi
     for word in "${{(@)words[2,CURRENT-1]}}"; do
         case "$spot $word" in
             {paths}) spot="$spot $word" ;;
         esac
     done
-    case "$spot" in
+    case "$spot $before" in
+{values}
+        *)
+            case "$spot" in
 {cases}
+            esac ;;
     esac
     compadd -- ${{=choices}}
     _files
@@ -94,8 +111,16 @@ def _words_of(parser: argparse.ArgumentParser) -> Iterator[str]:
             yield from map(str, action.choices)
 
 
+def _values_of(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
+    """Each option that has a value, with its choices; "" for any value."""
+    for action in parser._actions:  # noqa: SLF001
+        if action.nargs != 0:
+            for option in action.option_strings:
+                yield option, " ".join(map(str, action.choices or ()))
+
+
 def bash_script(parser: argparse.ArgumentParser) -> str:
-    """Completes commands, options and choices; everything else as file names."""
+    """Completes commands, options, and choices of arguments and options; everything else as file names."""
     return _script(_BASH, parser)
 
 
@@ -107,11 +132,14 @@ def zsh_script(parser: argparse.ArgumentParser) -> str:
 def _script(template: str, parser: argparse.ArgumentParser) -> str:
     found = list(parsers_below(parser))
     paths = "|".join(f'" {" ".join(path)}"' for path, _ in found if path)
-    cases = [
-        f'        "{" " if path else ""}{" ".join(path)}") choices="{" ".join(_words_of(each))}" ;;'
-        for path, each in found
+    spots = [("".join(f" {word}" for word in path), each) for path, each in found]
+    cases = [f'                "{spot}") choices="{" ".join(_words_of(each))}" ;;' for spot, each in spots]
+    values = [
+        f'        "{spot} {option}") choices="{choices}" ;;'
+        for spot, each in spots
+        for option, choices in _values_of(each)
     ]
-    return template.format(paths=paths, cases="\n".join(cases))
+    return template.format(paths=paths, values="\n".join(values), cases="\n".join(cases))
 
 
 def manual_page(parser: argparse.ArgumentParser) -> str:

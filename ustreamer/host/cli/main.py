@@ -206,7 +206,10 @@ def _add_run(commands: Commands) -> None:
         "--drain", type=_seconds, default=5.0, metavar="S", help="seconds to send accepted messages (5)"
     )
     run.add_argument(
-        "--log", choices=("console", "journal", "json"), default="console", help="form of the log on stderr"
+        "--log-format",
+        choices=("console", "journal", "json"),
+        default="console",
+        help="format of the log on stderr",
     )
     run.add_argument(
         "--audit",
@@ -433,7 +436,7 @@ def _run(arguments: argparse.Namespace) -> int:
     try:
         from ustreamer.host.runtime import logs, process
 
-        logs.configure_logging(arguments.log, arguments.log_level)
+        logs.configure_logging(arguments.log_format, arguments.log_level)
         undelivered = process.run(
             process.load(arguments.config), arguments.drain, _print_ready, arguments.audit
         )

@@ -24,7 +24,10 @@ class ObserveAddress(NamedTuple):
 
 
 class TokenConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where the token is: in an environment variable, or in a file of its own. It is never in the configuration."""
+    """Where the token is: in an environment variable, or in a file of its own. It is never in the configuration.
+
+    A relative `file` starts at the directory of the configuration file.
+    """
 
     env: str = ""
     file: str = ""
@@ -33,12 +36,12 @@ class TokenConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if bool(self.env) is bool(self.file):
             raise ValueError('expected one of env and file, such as token = { env = "USTREAMER_TOKEN" }')
 
-    def read(self, environment: Mapping[str, str]) -> str:
-        """The token. Raises ValueError with the place and what would be right; never with the token."""
+    def read(self, environment: Mapping[str, str], base: Path) -> str:
+        """The token; a relative file starts at `base`. Raises ValueError with the place and what would be right; never with the token."""
         if self.env:
             place, text = f"env: the variable {self.env}", environment.get(self.env, "")
         else:
-            place, text = f"file: {self.file}", _read_private(Path(self.file))
+            place, text = f"file: {self.file}", _read_private(base / self.file)
         token = text.strip()
         if len(token) < MIN_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
             raise ValueError(

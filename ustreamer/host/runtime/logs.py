@@ -17,6 +17,8 @@ from ustreamer.host.runtime.recent_events import recent_log
 
 LogForm: TypeAlias = Literal["console", "journal", "json"]
 
+SUMMARY: Final = "summary"
+"""The field of an event with many fields that has a sentence for people in place of the others."""
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
@@ -35,8 +37,13 @@ def _safe_text(value: object) -> str:
 class JsonLines(logging.Formatter):
     """One JSON object per line: time, level, logger, event, and the fields of the event.
 
-    A field with one of these names gets an underscore. A value that JSON cannot express is written as text.
+    A field with one of these names gets an underscore. A value that JSON cannot express is written as text. An event
+    with a `summary` has no nested fields, such as the counters of each endpoint, unless `verbose`.
     """
+
+    def __init__(self, *, verbose: bool = False) -> None:
+        super().__init__()
+        self._verbose = verbose
 
     def format(self, record: logging.LogRecord) -> str:
         import json  # the other form of a log needs none
@@ -49,8 +56,15 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        fields = {f"{name}_" if name in line else name: value for name, value in _fields(record).items()}
+        values = _fields(record)
+        if SUMMARY in values and not self._verbose:
+            values = {name: value for name, value in values.items() if not _is_nested(value)}
+        fields = {f"{name}_" if name in line else name: value for name, value in values.items()}
         return json.dumps(line | {name: _to_json_value(value) for name, value in fields.items()})
+
+
+def _is_nested(value: object) -> bool:
+    return isinstance(value, Mapping) and any(isinstance(each, Mapping) for each in value.values())
 
 
 def _to_json_value(value: object) -> object:
@@ -60,10 +74,6 @@ def _to_json_value(value: object) -> object:
         return json.loads(json.dumps(value, default=_safe_text, allow_nan=False))
     except (TypeError, ValueError, RecursionError):
         return _safe_text(value)
-
-
-SUMMARY: Final = "summary"
-"""The field of an event with many fields that has a sentence for people in place of the others."""
 
 
 class Console(logging.Formatter):
@@ -120,7 +130,7 @@ def configure_logging(form: LogForm = "console", level: str = "INFO", stream: Te
     formatters: Mapping[LogForm, logging.Formatter] = {
         "console": Console(verbose=is_verbose),
         "journal": JournalLines(verbose=is_verbose),
-        "json": JsonLines(),
+        "json": JsonLines(verbose=is_verbose),
     }
     handler.setFormatter(formatters[form])
     handler.addFilter(LogLimiter(SYSTEM_CLOCK.monotonic_ns))

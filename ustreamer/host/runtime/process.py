@@ -217,7 +217,7 @@ def observe_server(config: StreamerConfig, streamer: Streamer, control: Control)
         return None
     from ustreamer.host.observe.service import ObserveService
 
-    page = _page(config.observe, streamer, control) if config.observe.page else None
+    page = _page(config.observe, config.base, streamer, control) if config.observe.page else None
     families: Callable[[], Iterable[Metric]] = tuple
     if config.observe.latency:
         from ustreamer.host.observe.latency import LatencyHistograms
@@ -228,14 +228,14 @@ def observe_server(config: StreamerConfig, streamer: Streamer, control: Control)
     return ObserveService(config.observe, streamer.metrics_snapshot, SYSTEM_CLOCK, page, families).server
 
 
-def _page(config: ObserveConfig, streamer: Streamer, control: Control) -> "OperatorPage":
+def _page(config: ObserveConfig, base: Path, streamer: Streamer, control: Control) -> "OperatorPage":
     from ustreamer.host.observe.page import OperatorPage
     from ustreamer.host.runtime.page_source import StreamerPageSource
 
     token = None
     if config.token is not None:
         try:
-            token = config.token.read(os.environ)
+            token = config.token.read(os.environ, base)
         except ValueError as error:
             raise UStatusError(UCode.FAILED_PRECONDITION, f"observe.token.{error}") from error
     return OperatorPage(StreamerPageSource(streamer, control), token)

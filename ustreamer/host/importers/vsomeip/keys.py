@@ -7,13 +7,13 @@ from typing import Final
 
 TOP: Final = {
     "applications": "client ids are those of the uEntities that call",
-    "debugging": "see the options --log and --log-level",
+    "debugging": "see the options --log-format and --log-level",
     "device": "the address is enough",
     "dispatching": "the streamer manages its threads",
     "e2e": "set `e2e` at the events; without it E2E stays between its ends",
     "endpoint-queue-limit-external": "see [egress]",
     "endpoint-queue-limits": "see [egress]",
-    "logging": "see the options --log and --log-level",
+    "logging": "see the options --log-format and --log-level",
     "max-payload-size-local": "there is no local transport",
     "max-payload-size-reliable": "see `max_message` of `tcp`",
     "max-payload-size-unreliable": "see `tp.message_bytes`, 131072, for segmented messages",
