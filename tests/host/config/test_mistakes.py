@@ -155,6 +155,7 @@ class Mistake(NamedTuple):
         return text.replace("¶", ""), text[: text.index("¶")].count("\n") + 1
 
 
+EVENTS: Final = "events = [{ id = 0x8001, eventgroup = 1 }]"
 SERVICE: Final = "[[endpoints.chassis.services]]\nservice = 0x1234\ninstance = 1\nmajor = 1\n"
 BACKBONE: Final = '[endpoints.backbone]\ntransport = "zenoh"\nauthorities = ["hpc.vin1", "ivi.vin1"]\n'
 CLOUD: Final = '[endpoints.cloud]\ntransport = "zenoh"\nauthorities = ["cloud"]\n'
@@ -350,6 +351,18 @@ COMBINATIONS: Final = [
     Mistake('"//ivi.vin1/10/1/FFFF"', '"//iv.vin1/10/1/FFFF"¶'),
     Mistake('"//ivi.vin1/10/1/FFFF"', '"//satellite/10/1/FFFF"¶'),
     Mistake("[egress.default]", '[[endpoints.cloud.access]]\nallow = true\nsource = "//hpc.vin1/0/FF/8000"¶\n\n[egress.default]'),
+
+
+    Mistake("port = 30500", 'port = 30500\ndscp = "EF"¶'),
+    Mistake("port = 30500", 'port = 30500\ndscp = "af41"¶'),
+    Mistake("port = 30500", 'port = 30500\ndscp = "46"¶'),
+    Mistake("port = 30500", 'port = 30500\ndscp = "fast"¶'),
+    Mistake("port = 30500", "port = 30500\ndscp = 64¶"),
+    Mistake("major = 1\nevents", 'major = 1\ndscp = "EF"¶\nevents'),
+    Mistake(EVENTS, "events = { id = 0x8001, eventgroup = 1 }¶"),
+    Mistake(EVENTS, "events = [0x8001]¶"),
+    Mistake(EVENTS, "events = 0x8001¶"),
+    Mistake(EVENTS, "events = { 0x8001 = { eventgroup = 1 } }¶"),
 ]  # fmt: skip
 DOUBTFUL: Final = [
     Mistake('latest = ["//chassis/1234/1/8001"]', 'latest = ["//chasis/1234/1/8001"]¶'),
@@ -390,6 +403,64 @@ def test_a_mistake_is_found_on_its_line_and_the_advice_mends_it(mistake: Mistake
     mended = apply(text, problem)
     left = found if mended is None else found_in(mended)
     assert (not left) is mistake.mends, (str(problem), mended and changed(text, mended), left)
+
+
+ONE_SERVICE: Final = """\
+authority = "hpc.vin1"
+state_dir = "state"
+
+[plugins.usubscription]
+
+[endpoints.chassis]
+transport = "someip"
+authorities = ["chassis"]
+bind = "127.0.0.1"
+port = 30500
+sd = false
+"""
+
+
+@pytest.mark.parametrize(
+    ("services", "advice"),
+    [
+        (
+            '[endpoints.chassis.services]\nservice = 1\nmajor = 1\nremote = "127.0.0.1:30501"\n',
+            "write [[endpoints.chassis.services]], with two brackets on each side",
+        ),
+        (
+            (
+                '[[endpoints.chassis.services]]\nservice = 1\nmajor = 1\nremote = "127.0.0.1:30501"\n'
+                "[endpoints.chassis.services.events]\nid = 0x8001\n"
+            ),
+            "write [[endpoints.chassis.services.events]], with two brackets on each side",
+        ),
+        (
+            'services = [{ service = 1, major = 1, remote = "127.0.0.1:30501", events = { id = 0x8001 } }]\n',
+            "write events = [{ id = 0x8001 }]",
+        ),
+        (
+            'services = { service = 1, major = 1, remote = "127.0.0.1:30501" }\n',
+            'write services = [{ service = 1, major = 1, remote = "127.0.0.1:30501" }]',
+        ),
+        (
+            'services = { service = 1, major = 1, remote = "127.0.0.1:30501", methods = [1, 2, 3], events = [{ id = 0x8001 }] }\n',
+            "put it into [{ ... }]: services = [{ ... }]",
+        ),
+    ],
+)
+def test_the_advice_about_a_table_of_services_or_events_mends_it(services: str, advice: str) -> None:
+    text = ONE_SERVICE + services
+    [problem] = found_in(text)
+    assert problem.suggestion == advice
+    mended = apply(text, problem)
+    assert mended is not None
+    assert found_in(mended) == ()
+
+
+@pytest.mark.parametrize(("value", "words"), [("EF", "EF is 46: write dscp = 46"), ("no", "0 to 63")])
+def test_a_dscp_that_is_no_number_names_the_numbers(value: str, words: str) -> None:
+    [problem] = found_in(f'{ONE_SERVICE}dscp = "{value}"\n')
+    assert words in str(problem)
 
 
 def changed(before: str, after: str) -> list[str]:

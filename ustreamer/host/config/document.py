@@ -194,6 +194,15 @@ class TomlDocument:
         text = " ".join(text.split())
         return Problem(str(self.file), line, format_path(path), words, text, suggestion, column)
 
+    def line_at(self, path: KeyPath) -> str:
+        """The line of the value at `path`, as it is written."""
+        return self._lines[self.positions.line_of(path) - 1]
+
+    def writes_header(self, path: KeyPath) -> bool:
+        """Whether the table at `path` has a header of its own, `[...]` or `[[...]]`."""
+        line, column = self.positions.position_of(path)
+        return self._lines[line - 1][:column].strip() == "["
+
     def writes_hex(self, path: KeyPath) -> bool:
         """Whether the integer at `path` is written as 0x..., as is usual for SOME/IP."""
         value = value_at(self.data, path)

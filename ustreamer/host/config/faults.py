@@ -7,7 +7,7 @@ copy and the conversion repeats until it succeeds.
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -24,10 +24,12 @@ from ustreamer.host.config.document import (
     format_value,
     value_at,
 )
+from ustreamer.host.config.secrets import is_secret_key
 from ustreamer.host.config.section_schema import SectionSchema
 from ustreamer.host.config.validation import suggest_move_up
 
 if TYPE_CHECKING:
+    from ustreamer.host.config.document import TomlDocument
     from ustreamer.host.config.validation import Advice, Problems
 
 LIMIT_FAULTS: Final = 100
@@ -39,6 +41,11 @@ _MISSING: Final = re.compile(r"Object missing required field `(.*)`")
 _EXPECTED: Final = re.compile(r"Expected `([^`]+)`, got `([^`]+)`")
 _RANGE: Final = re.compile(r"Expected `(?:int|float)` (?:[<>]=?|that's a multiple of) .*")
 _ENUM: Final = re.compile(r"Invalid (?:enum )?value .*", re.DOTALL)
+_ARRAYS: Final = inspect.ListType, inspect.VarTupleType
+_INTEGER: Final = re.compile(r"0x[0-9A-Fa-f]{1,8}|[1-9][0-9]{0,9}")
+_MAX_INLINE: Final = 90
+_MAX_DECIMAL: Final = 0xFF
+"""A larger number is written as 0x..., where others in its line are."""
 _NUMBER: Final = re.compile(r"[+-]?(?:0x[0-9A-Fa-f]{1,30}|\d{1,30}(?:\.\d{1,30})?)")
 
 # TOML names of msgspec's types, as expected and as found.
@@ -119,6 +126,11 @@ def _add_refused_value(
     as_hex = problems.document.writes_hex(path)
     nodes = remaining.schema.types_at(fault.path)
     text, repairs = _explain_type_error(fault.text, path, value, nodes, as_hex=as_hex)
+    repairs = [
+        *_named_number(remaining.schema, fault.path, path, value),
+        *(_table_repairs(problems.document, path, value, nodes) if "Expected" in fault.text else ()),
+        *repairs,
+    ]
     words = next((each.words for each in repairs if remaining.accepts(fault, each.value)), "")
     if example := remaining.schema.written_example(fault.path):
         if words.startswith("choose "):
@@ -128,6 +140,13 @@ def _add_refused_value(
     if not words and is_wrong_type and remaining.schema.is_optional(fault.path):
         words = f"leave {format_path(path[-1:])} out"
     problems.add_problem(path, text, words)
+
+
+def _named_number(schema: SectionSchema, at: KeyPath, path: KeyPath, value: object) -> "Iterator[_Repair]":
+    """The number that a name stands for, such as 46 for EF."""
+    number = schema.names_at(at).get(value.upper()) if isinstance(value, str) else None
+    if number is not None:
+        yield _Repair(f"{value} is {number}: write {_key_of(path)} = {number}", number)
 
 
 class _Repair(NamedTuple):
@@ -307,8 +326,11 @@ def _explain_type_error(
         choices = [choice for node in nodes for choice in _choices(node)]
         names = [choice for choice in choices if isinstance(choice, str)]
         words = (did_you_mean(value, names) if isinstance(value, str) else "") or "choose one of them"
-        problem = f"{format_value(value)} is not one of: {', '.join(map(format_value, choices))}"
-        return problem, [_Repair(words, _ANY_VALUE)]
+        shown = [*map(format_value, choices), *filter(None, [_suggest_range(nodes, as_hex=as_hex)])]
+        problem = f"{format_value(value)} is not one of: {', '.join(shown).replace('choose ', '')}"
+        takes_number = any(isinstance(node, inspect.IntType) for node in nodes) and isinstance(value, str)
+        as_number = _repairs_of_text({"int"}, _key_of(path), str(value)) if takes_number else ()
+        return problem, [*as_number, _Repair(words, _ANY_VALUE)]
     return re.sub(r"`(\w+)`", lambda m: _WANTED.get(m[1], m[1]), text), []
 
 
@@ -359,10 +381,6 @@ def _repairs(wanted: set[str], path: KeyPath, value: object) -> Iterator[_Repair
             yield _Repair(f"write {int(value)}", int(value))
         case [only] if not wanted & {"array", "object"} and not isinstance(only, dict | list):
             yield _Repair(f"write {key}{_format_toml(only)}", only)
-        case [dict() as first, *_] if "object" in wanted:
-            yield _Repair(f"write [{format_path(path)}], with one bracket on each side", first)
-        case dict() if "array" in wanted:
-            yield _Repair(f"write [[{format_path(path)}]], with two brackets on each side", [value])
     if wanted == {"bool"}:
         yield _Repair("write true or false", _ANY_VALUE)
     if isinstance(value, dict | list):
@@ -373,6 +391,74 @@ def _repairs(wanted: set[str], path: KeyPath, value: object) -> Iterator[_Repair
         yield _Repair(f'write "{format_value(value)}", in quotes', format_value(value))
     if wanted == {"object"} and not any(isinstance(step, int) for step in path):
         yield _Repair(f"write [{format_path(path)}] and its keys below", _ANY_VALUE)
+
+
+def _table_repairs(
+    document: "TomlDocument", path: KeyPath, value: object, nodes: list[inspect.Type]
+) -> Iterator[_Repair]:
+    """The possible repairs of a table in place of an array of tables, of the reverse, or of the only key of a table."""
+    is_array = any(isinstance(node, _ARRAYS) for node in nodes)
+    is_table = any(isinstance(node, inspect.StructType | inspect.DictType) for node in nodes)
+    header = format_path(tuple(step for step in path if isinstance(step, str)))
+    match value:
+        case dict() if is_array and document.writes_header(path):
+            yield _Repair(f"write [[{header}]], with two brackets on each side", [value])
+        case dict() if is_array:
+            yield _inline_repair(document, path, [value])
+            for name in _only_keys(each for node in nodes for each in _item_types(node)):
+                if all(isinstance(each, dict) and _INTEGER.fullmatch(key) for key, each in value.items()):
+                    tables = [{name: int(key, 0), **each} for key, each in value.items()]
+                    yield _inline_repair(document, path, tables)
+        case [dict() as first, *_] if is_table and document.writes_header((*path, 0)):
+            yield _Repair(f"write [{header}], with one bracket on each side", first)
+        case [dict() as only] if is_table:
+            yield _inline_repair(document, path, only)
+        case int() | str():
+            for name in _only_keys(nodes):
+                yield _inline_repair(document, path, {name: value})
+            for name in _only_keys(each for node in nodes for each in _item_types(node)):
+                yield _inline_repair(document, path, [{name: value}])
+
+
+def _only_keys(nodes: Iterable[inspect.Type]) -> Iterator[str]:
+    """The required key of each Struct that requires one only."""
+    for node in nodes:
+        if isinstance(node, inspect.StructType):
+            required = [field.encode_name for field in node.fields if field.required]
+            if len(required) == 1:
+                yield required[0]
+
+
+def _item_types(node: inspect.Type) -> Iterator[inspect.Type]:
+    if isinstance(node, _ARRAYS):
+        yield node.item_type.type if isinstance(node.item_type, inspect.Metadata) else node.item_type
+
+
+def _inline_repair(document: "TomlDocument", path: KeyPath, value: object) -> _Repair:
+    """Advice with the value as inline TOML, or with its form if it is long or may have a secret."""
+    key = "" if path and isinstance(path[-1], int) else f"{_key_of(path)} = "
+    text = _inline_toml(value, as_hex="0x" in document.line_at(path).lower())
+    if len(text) > _MAX_INLINE or any(is_secret_key(word) for word in re.findall(r"[\w-]+", text)):
+        text = "[{ ... }]" if isinstance(value, list) else "{ ... }"
+        return _Repair(f"put it into {text}: {key}{text}", value)
+    return _Repair(f"write {key}{text}", value)
+
+
+def _inline_toml(value: object, *, as_hex: bool) -> str:
+    match value:
+        case dict():
+            return (
+                "{ "
+                + ", ".join(f"{key} = {_inline_toml(each, as_hex=as_hex)}" for key, each in value.items())
+                + " }"
+            )
+        case list():
+            return "[" + ", ".join(_inline_toml(each, as_hex=as_hex) for each in value) + "]"
+        case bool():
+            return format_value(value)
+        case int() if as_hex and value > _MAX_DECIMAL:
+            return f"{value:#x}"
+    return _format_toml(value)
 
 
 def _repairs_of_text(wanted: set[str], key: str, value: str) -> Iterator[_Repair]:

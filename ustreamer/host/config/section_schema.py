@@ -3,7 +3,7 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from msgspec import inspect
@@ -83,6 +83,11 @@ class SectionSchema:
         text = (about or {}).get("description", "")
         return f"add {path[-1]}: {text}" if text else ""
 
+    def names_at(self, path: KeyPath) -> Mapping[str, int]:
+        """Names that stand for a number elsewhere, though not in the file (`msgspec.Meta.extra["names"]`)."""
+        field = self._field_at(path)
+        return {} if field is None else next(_number_names(field.type), {})
+
     def is_optional(self, path: KeyPath) -> bool:
         """Whether `path` is a key of a Struct that may be absent."""
         field = self._field_at(path)
@@ -102,6 +107,15 @@ def _examples(node: inspect.Type) -> Iterator[object]:
                 yield from _examples(each)
         case inspect.Metadata():
             yield from (node.extra_json_schema or {}).get("examples", ())
+
+
+def _number_names(node: inspect.Type) -> Iterator[Mapping[str, int]]:
+    match node:
+        case inspect.UnionType():
+            for each in node.types:
+                yield from _number_names(each)
+        case inspect.Metadata() if node.extra and "names" in node.extra:
+            yield node.extra["names"]
 
 
 def _alternatives(node: inspect.Type) -> Iterator[inspect.Type]:

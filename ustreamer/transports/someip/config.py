@@ -28,7 +28,7 @@ from ustreamer.transports.someip.protocol.addresses import (
     parse_group,
 )
 from ustreamer.transports.someip.protocol.codec import MessageType
-from ustreamer.transports.someip.protocol.dscp import BY_PRIORITY
+from ustreamer.transports.someip.protocol.dscp import BY_PRIORITY, DSCP_NAMES
 from ustreamer.transports.someip.protocol.e2e_config import E2eConfig
 from ustreamer.transports.someip.protocol.socket_marks import SocketMarks
 from ustreamer.transports.someip.protocol.tcp_config import TcpConfig
@@ -46,7 +46,7 @@ EventId = Annotated[int, Meta(ge=0x8000, le=0xFFFE)]
 MethodId = Annotated[int, Meta(ge=0x0001, le=0x7FFF)]
 Port = Annotated[int, Meta(ge=1, le=0xFFFF)]
 Protocol = Literal["udp", "tcp"]
-Dscp = Annotated[int, Meta(ge=0, le=63)] | Literal["priority"]
+Dscp = Annotated[int, Meta(ge=0, le=63, extra={"names": DSCP_NAMES})] | Literal["priority"]
 _LOOPBACK: Final = ipaddress.IPv4Network("127.0.0.0/8")
 
 

@@ -18,6 +18,17 @@ BY_PRIORITY: Final = -1
 """In place of a DSCP: that of the priority of each message, CS0 to CS6."""
 
 
+DSCP_NAMES: Final = {
+    **{f"CS{number}": number << 3 for number in range(8)},
+    **{f"AF{row}{column}": row << 3 | column << 1 for row in range(1, 5) for column in range(1, 4)},
+    "DF": 0,
+    "EF": 46,
+    "LE": 1,
+    "VA": 44,
+}
+"""The numbers of the classes of RFC 4594 and RFC 8622. A configuration has the number."""
+
+
 class DscpAddress(tuple[str, int]):  # noqa: SLOT001  # a tuple has no room for them
     """An address, and the DSCP of the datagrams to it. It equals the address without."""
 
