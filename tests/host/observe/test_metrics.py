@@ -291,6 +291,22 @@ def test_the_text_means_what_that_of_the_library_means(bench: Bench) -> None:
     assert content_of(openmetrics_text([odd]))[0][3][-1] == ("odd", {}, 1)
 
 
+def test_the_labels_of_a_target_are_made_once(bench: Bench) -> None:
+    snapshot = with_targets(streamer_with_traffic(bench).metrics_snapshot(20), 3)
+
+    def labels() -> list[object]:
+        return [
+            id(sample.labels)
+            for family in metric_families(snapshot)
+            if family.name.startswith("ustreamer_target_")
+            for sample in family.samples
+        ]
+
+    first = labels()
+    assert len(set(first)) == 3
+    assert labels() == first
+
+
 def test_ten_thousand_series_cost_a_fraction_of_the_library(bench: Bench) -> None:
     snapshot = with_targets(streamer_with_traffic(bench).metrics_snapshot(20), 2_500)
     families = list(metric_families(snapshot))

@@ -32,6 +32,7 @@ class RecentFailure(msgspec.Struct, frozen=True):
     detail: str = ""
 
     def is_current(self, now_ms: int) -> bool:
+        """Whether the last one was within `CURRENT_MS`."""
         return now_ms - self.last_ms <= CURRENT_MS
 
 
