@@ -143,6 +143,8 @@ class OfflineRouting(msgspec.Struct, frozen=True):
     """The endpoints whose subscriptions are all in the file."""
     receives_topic: Callable[[str, UUri], bool] = lambda endpoint, topic: True
     """Whether publications of a topic can come in at an endpoint, as far as the file decides it."""
+    knows_method: Callable[[str, UUri], bool | None] = lambda endpoint, method: None
+    """As `EndpointTransport.knows_method`, by endpoint."""
 
 
 LoadRouting: TypeAlias = Callable[[Path, SubscriptionDirectory], OfflineRouting]

@@ -406,6 +406,13 @@ class EndpointTransport(UTransport):
         """Whether publications of `topic` can come in here, as far as the configuration decides it."""
         return True
 
+    def knows_method(self, method: UUri) -> bool | None:
+        """Whether the configuration has a method: of a server behind the endpoint, or of a service offered there.
+
+        False: the endpoint refuses each call of it, in either direction. None: the configuration does not decide it.
+        """
+        return None
+
     def field_values(self, topic: UUri) -> Sequence[UMessage]:
         """The last values of the fields behind the endpoint that `topic` matches, each as a new publication.
 

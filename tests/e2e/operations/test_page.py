@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operator's page in a real browser, on a real streamer with a stalled subscriber."""
+"""The operator's page in a real browser, on a real streamer with an unreachable subscriber."""
 
 import json
 import time
@@ -26,9 +26,9 @@ pytestmark = needs_chromium
 
 TOKEN: Final = "0123456789abcdef"
 FOUND_S: Final = 30.0
-STALLED: Final = "up://chassis/4003/1/0"
+UNREACHABLE: Final = "up://chassis/4003/1/0"
 """A receiver over TCP that has no connection."""
-_STALLED_SERVICE: Final = """
+_UNREACHABLE_SERVICE: Final = """
 [[endpoints.chassis.services]]
 service = 0x4003
 major = 1
@@ -58,7 +58,7 @@ def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shown]:
     ports = rig.free_ports()
     config = rig.write_config(tmp_path, ports)
     endpoints, section, plugins = config.read_text(encoding="utf-8").partition("[plugins.usubscription]\n")
-    more = _STALLED_SERVICE.format(port=ports.receiver, variable="PAGE_TOKEN")
+    more = _UNREACHABLE_SERVICE.format(port=ports.receiver, variable="PAGE_TOKEN")
     config.write_text(f"{endpoints}{more}\n{section}{plugins}", encoding="utf-8")
     with (
         SomeipNode(ports.ecu, responder=ecu_response) as ecu,
@@ -83,7 +83,7 @@ def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shown]:
             browser.close()
 
 
-def test_the_page_names_the_stalled_subscriber_and_why(shown: Shown) -> None:
+def test_the_page_names_the_unreachable_subscriber_and_why(shown: Shown) -> None:
     vehicle, app, browser = shown
     topics = [vehicle.unused_topic() for _ in range(3)]
     for topic in topics:
@@ -99,7 +99,9 @@ def test_the_page_names_the_stalled_subscriber_and_why(shown: Shown) -> None:
         browser.until("document.querySelectorAll('#routes path').length >= 1")
         began = time.monotonic()
         app.publish(Uri("hpc.vin1", 0x4003, 1, 0x8001), b"waits")
-        browser.until(f"document.getElementById('problems').textContent.includes('Stalled: {STALLED}')")
+        browser.until(
+            f"document.getElementById('problems').textContent.includes('Unreachable: {UNREACHABLE}')"
+        )
         assert time.monotonic() - began < FOUND_S
         # One click tells why.
         browser.run("document.querySelector('#problems button').click()")

@@ -14,9 +14,11 @@ from ustreamer_recorder.rehearsal.subscriptions import RecordedSubscriptions
 from ustreamer_recorder.segments import list_segments
 
 from tests.e2e.operations.test_recording import APP, recording_config
-from tests.e2e.rigs.entities import SomeipNode, ZenohEntity, eventually
+from tests.e2e.rigs import wire
+from tests.e2e.rigs.entities import ECHO, SomeipNode, ZenohEntity, ecu_response, eventually
 from tests.e2e.rigs.streamer import StreamerProcess, run_command
-from tests.e2e.rigs.vehicle import Vehicle, VehiclePorts, free_ports
+from tests.e2e.rigs.vehicle import CLIMATE, OFFERED, PROVIDER, Vehicle, VehiclePorts, free_ports
+from tests.e2e.rigs.wire import Uri
 from ustreamer.host.cli.offline_routing import load_routing
 
 ByTopic = dict[str, list[Decisions]]
@@ -117,6 +119,42 @@ def test_a_later_live_run_decides_as_predicted(tmp_path: Path) -> None:
     assert Counter(map(len, found.values())) == {20: 4}
     assert predicted(new, drive) == found
     assert run_test(new, live, 0)["changed"] == 0
+
+
+def test_calls_of_removed_methods_are_predicted(tmp_path: Path) -> None:
+    ports = free_ports()
+    config = recording_config(tmp_path, ports, flush_ms=50)
+    directory = tmp_path / "state" / "recordings"
+    echo, unknown = Uri("chassis", CLIMATE, 1, ECHO), Uri("chassis", CLIMATE, 1, 0x0009)
+    with (
+        SomeipNode(ports.ecu, responder=ecu_response) as ecu,
+        StreamerProcess(config) as process,
+        ZenohEntity(ports.backbone, "hpc.vin1", PROVIDER.ue_id) as app,
+    ):
+        for _ in range(3):
+            assert app.call(echo).head.commstatus in {None, wire.OK}
+        assert app.call(unknown).head.commstatus not in {None, wire.OK}
+        ecu.send_to_port(wire.someip(OFFERED, 1, wire.SOMEIP_REQUEST, client=7), ports.someip)
+        app.inbox.wait_one(lambda each: each.head.sink == PROVIDER.at(1))
+        process.stop()
+    assert run_test(config, directory, 0)["changed"] == 0
+    text = config.read_text()
+    fewer = config.with_name("fewer.toml")
+    fewer.write_text(text.replace("methods = [0x0001, 0x0002", "methods = [0x0002"))
+    found = {
+        (each["sink"], each["before"], each["after"], each["count"])
+        for each in run_test(fewer, directory, 1)["changes"]
+    }
+    assert found == {
+        (f"up://chassis/{CLIMATE:X}/1/1", "forwarded", "dead_lettered", 3),
+        (f"up://hpc.vin1/{PROVIDER.ue_id:X}/1/1", "forwarded", "no_delivery", 1),
+    }
+    more = config.with_name("more.toml")
+    more.write_text(
+        text.replace("methods = [0x0001, 0x0002, 0x0003", "methods = [0x0001, 0x0002, 0x0009, 0x0003")
+    )
+    [change] = run_test(more, directory, 1)["changes"]
+    assert (change["before"], change["after"], change["count"]) == ("dead_lettered", "forwarded", 1)
 
 
 def test_wrong_input_is_one_line(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_the_orders_of_the_parser_are_those_of_the_screen() -> None:
     assert tuple(SORT_KEYS) == TOP_ORDERS
 
 
-def test_stalled_and_slow_subscribers_are_named() -> None:
+def test_unreachable_stalled_and_slow_receivers_are_named() -> None:
     queues = (
         TopQueue("up://chassis/1/1/0", 7, 0, 3),
         TopQueue("up://chassis/2/1/0", 5, 0, 0),
@@ -81,12 +81,12 @@ def test_stalled_and_slow_subscribers_are_named() -> None:
     )
     now = frame(1, endpoints=[endpoint(queues=queues), endpoint("far", queued=9, oldest_age_ms=2_500)])
     assert slow_receivers(now, None) == [
-        "stalled  up://chassis/1/1/0 at outside: 7 messages wait, 3 sends refused in a row",
-        "slow     up://chassis/2/1/0 at outside: 5 messages wait",
-        "stalled  up://chassis/3/1/0 at outside: 4 messages wait, 4 of them for a closed route",
-        "slow     receivers behind far: 9 messages wait, the oldest for 2.5 s",
+        "unreachable  up://chassis/1/1/0 at outside: 7 messages wait, 3 sends refused in a row",
+        "slow         up://chassis/2/1/0 at outside: 5 messages wait",
+        "unreachable  up://chassis/3/1/0 at outside: 4 messages wait, 4 of them for a closed route",
+        "slow         receivers behind far: 9 messages wait, the oldest for 2.5 s",
     ]
-    assert slow_receivers(now, now)[-1].startswith("stalled  receivers behind far")
+    assert slow_receivers(now, now)[-1].startswith("stalled      receivers behind far")
 
 
 def test_the_screen_shows_links_targets_and_the_last_problems() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.host.streamer_bench import Bench, bench, fake, link, no_notes
 from ustreamer.host.config.observe import ObserveConfig
-from ustreamer.host.observe.health import STALLED_NS, HealthReport, ThreadWatch, liveness, readiness
+from ustreamer.host.observe.health import HANGING_NS, HealthReport, ThreadWatch, liveness, readiness
 from ustreamer.host.observe.service import ObserveService
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.host.runtime.streamer import Streamer
@@ -59,12 +59,12 @@ def test_a_store_that_refuses_writes_is_named_until_it_accepts_one(bench: Bench)
 # --- receiving threads -----------------------------------------------------------------------------------------------
 
 
-def stalled(*observations: tuple[int, int, bool]) -> list[str]:
+def hanging(*observations: tuple[int, int, bool]) -> list[str]:
     """The last answer for observations of one thread: seconds, turns, and whether it waits for input."""
     watch = ThreadWatch()
     found: list[str] = []
     for seconds, turns, waiting in observations:
-        found = watch.stalled([("a", ReceivingThread("receiver", turns, waiting))], seconds * S)
+        found = watch.hanging([("a", ReceivingThread("receiver", turns, waiting))], seconds * S)
     return found
 
 
@@ -87,11 +87,11 @@ HANGS = ["receiving thread 'receiver' of endpoint 'a' makes no progress for 12 s
 def test_a_thread_that_neither_waits_nor_makes_a_turn_hangs(
     observations: list[tuple[int, int, bool]], expected: list[str]
 ) -> None:
-    assert stalled(*observations) == expected
+    assert hanging(*observations) == expected
 
 
 def test_a_hanging_thread_makes_the_process_neither_alive_nor_ready(bench: Bench) -> None:
     streamer = bench.started(fake("a", "car"))
-    assert STALLED_NS == 10 * S
-    assert liveness(HANGS) == HealthReport("stalled", tuple(HANGS))
+    assert HANGING_NS == 10 * S
+    assert liveness(HANGS) == HealthReport("hanging", tuple(HANGS))
     assert readiness(streamer.metrics_snapshot(0), HANGS) == HealthReport("not_ready", tuple(HANGS))

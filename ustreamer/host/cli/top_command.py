@@ -118,18 +118,20 @@ def slow_receivers(frame: TopFrame, previous: TopFrame | None) -> list[str]:
         for queue in endpoint.queues:
             if queue.failures:
                 found.append(
-                    f"stalled  {queue.subscriber} at {endpoint.name}: {queue.queued} messages wait, "
+                    f"unreachable  {queue.subscriber} at {endpoint.name}: {queue.queued} messages wait, "
                     f"{queue.failures} sends refused in a row"
                 )
             elif queue.blocked:
                 found.append(
-                    f"stalled  {queue.subscriber} at {endpoint.name}: {queue.queued} messages wait, "
+                    f"unreachable  {queue.subscriber} at {endpoint.name}: {queue.queued} messages wait, "
                     f"{queue.blocked} of them for a closed route"
                 )
             elif queue.queued:
-                found.append(f"slow     {queue.subscriber} at {endpoint.name}: {queue.queued} messages wait")
+                found.append(
+                    f"slow         {queue.subscriber} at {endpoint.name}: {queue.queued} messages wait"
+                )
         if endpoint.queued and not endpoint.queues and endpoint.oldest_age_ms >= _OLD_MS:
-            how = "slow    " if moves else "stalled "
+            how = "slow        " if moves else "stalled     "
             found.append(
                 f"{how} receivers behind {endpoint.name}: {endpoint.queued} messages wait, the oldest for "
                 f"{endpoint.oldest_age_ms / 1_000:.1f} s"

@@ -13,7 +13,7 @@ import msgspec
 from ustreamer.host.observe.snapshot import MetricsSnapshot
 from ustreamer.transport_port import ReceivingThread
 
-STALLED_NS: Final = 10_000_000_000
+HANGING_NS: Final = 10_000_000_000
 """A receiving thread may wait for 5 s in a put of Zenoh, and 0.1 s for a backlog."""
 _NS_PER_S: Final = 1_000_000_000
 _WAITING: Final = -1
@@ -38,8 +38,8 @@ class ThreadWatch:
         # By endpoint and thread: the turns, and when they were first seen.
         self._seen: dict[tuple[str, str], tuple[int, int]] = {}
 
-    def stalled(
-        self, threads: Iterable[tuple[str, ReceivingThread]], now_ns: int, after_ns: int = STALLED_NS
+    def hanging(
+        self, threads: Iterable[tuple[str, ReceivingThread]], now_ns: int, after_ns: int = HANGING_NS
     ) -> list[str]:
         """A sentence for each thread, with its endpoint, that has made no progress for `after_ns`. One call a check."""
         self._seen = {
@@ -61,15 +61,15 @@ class ThreadWatch:
         return before
 
 
-def liveness(stalled: Iterable[str]) -> HealthReport:
+def liveness(hanging: Iterable[str]) -> HealthReport:
     """The report of /healthz."""
-    reasons = tuple(stalled)
-    return HealthReport("stalled" if reasons else "alive", reasons)
+    reasons = tuple(hanging)
+    return HealthReport("hanging" if reasons else "alive", reasons)
 
 
-def readiness(snapshot: MetricsSnapshot, stalled: Iterable[str]) -> HealthReport:
+def readiness(snapshot: MetricsSnapshot, hanging: Iterable[str]) -> HealthReport:
     """The report of /readyz."""
-    reasons = (*stalled, *_closed_links(snapshot), *_refusing_stores(snapshot))
+    reasons = (*hanging, *_closed_links(snapshot), *_refusing_stores(snapshot))
     return HealthReport("not_ready" if reasons else "ready", reasons)
 
 

@@ -62,7 +62,7 @@ class ObserveService:
     def families(self) -> Iterator[Metric]:
         """All metrics: of the streamer, then of the process."""
         snapshot = self._take_snapshot(self._top)
-        self._stalled(snapshot)  # a health check then finds a thread that hangs since the last scrape
+        self._hanging(snapshot)  # a health check then finds a thread that hangs since the last scrape
         yield from metric_families(snapshot)
         yield from self._more_families()
         for each in self._collectors:
@@ -72,15 +72,15 @@ class ObserveService:
         return HttpResponse(HTTPStatus.OK, CONTENT_TYPE_LATEST, openmetrics_text(self.families()))
 
     def _healthz(self) -> HttpResponse:
-        return _as_response(liveness(self._stalled(self._take_snapshot(0))))
+        return _as_response(liveness(self._hanging(self._take_snapshot(0))))
 
     def _readyz(self) -> HttpResponse:
         snapshot = self._take_snapshot(0)
-        return _as_response(readiness(snapshot, self._stalled(snapshot)))
+        return _as_response(readiness(snapshot, self._hanging(snapshot)))
 
-    def _stalled(self, snapshot: MetricsSnapshot) -> list[str]:
+    def _hanging(self, snapshot: MetricsSnapshot) -> list[str]:
         threads = ((each.name, thread) for each in snapshot.endpoints for thread in each.threads)
-        return self._watch.stalled(threads, self._monotonic_ns())
+        return self._watch.hanging(threads, self._monotonic_ns())
 
 
 def _as_response(report: HealthReport) -> HttpResponse:

@@ -51,7 +51,7 @@ class ServiceManager:
 
     def tick(self) -> None:
         """Call it about twice a second: notifies that the process is alive, unless a receiving thread hangs."""
-        if self._has_watchdog and not self._watch.stalled(self._threads(), self._monotonic_ns(), after_ns=1):
+        if self._has_watchdog and not self._watch.hanging(self._threads(), self._monotonic_ns(), after_ns=1):
             self._notify("WATCHDOG=1")
 
     def _notify(self, text: str) -> None:

@@ -319,6 +319,9 @@ class Streamer:
                 and not self._kinds[section.transport].provides_usubscription(section)
             ),
             lambda name, topic: name not in self.transports or self.transports[name].receives_topic(topic),
+            lambda name, method: (
+                self.transports[name].knows_method(method) if name in self.transports else None
+            ),
         )
 
     def _build_router(

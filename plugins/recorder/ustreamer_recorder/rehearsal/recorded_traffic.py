@@ -21,6 +21,7 @@ from ustreamer.uprotocol.uuri import UUri
 from ustreamer_recorder.events import Anchor, Config, Damage, Event, Row, SubscriptionChange, Target
 
 _IN_QUEUE: Final = (Verdict.DELIVERED, Verdict.EXPIRED, Verdict.DEAD_LETTERED)
+_UNKNOWN_METHOD: Final = (UCode.NOT_FOUND, UCode.UNIMPLEMENTED)
 _WINDOW_NS: Final = 1_000_000_000
 """The rows of a message that came in with others can differ by half of this in their time of arrival."""
 _NS_PER_MS: Final = 1_000_000
@@ -57,11 +58,16 @@ class RecordedMessage(msgspec.Struct):
     periods_ns: dict[Destination, int]
 
 
-def decision(verdict: Verdict, endpoint: str | None, code: int | None, attempts: int) -> Verdict:
+def decision(
+    verdict: Verdict, endpoint: str | None, code: int | None, attempts: int, *, is_call: bool = False
+) -> Verdict:
     """What router and filters decided: DELIVERED if the message was passed to the queue of the endpoint.
 
-    Its fate in the queue depends on the receiver and not on the configuration. A filter that failed is a dead letter.
+    Its fate in the queue depends on the receiver and not on the configuration. A filter that failed is a dead letter,
+    and so is the call of a method that the endpoint does not know.
     """
+    if is_call and verdict is Verdict.DEAD_LETTERED and code in _UNKNOWN_METHOD:
+        return verdict
     if endpoint is None or verdict not in _IN_QUEUE or (code == UCode.INTERNAL and not attempts):
         return verdict
     return Verdict.DELIVERED
@@ -137,7 +143,8 @@ class RecordedTraffic:
         self._head.append(head)
         self._size.append(row.size)
         self._target.append(number)
-        self._decision.append(decision(row.verdict, target.egress, row.code, row.attempts))
+        is_call = row.type is UMessageType.REQUEST
+        self._decision.append(decision(row.verdict, target.egress, row.code, row.attempts, is_call=is_call))
 
     def _add_target(self, target: Target) -> int:
         subscriber = None if target.subscriber is None else self._uuri(target.subscriber)

@@ -14,7 +14,7 @@ from ustreamer.core.delivery.ledger import Verdict
 from ustreamer.core.routing.router import InvalidMessage
 from ustreamer.core.routing.subscriptions import Subscription
 from ustreamer.hooks import OfflineRouting
-from ustreamer.uprotocol.uattributes import UMessageType
+from ustreamer.uprotocol.uattributes import UAttributes, UMessageType
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UStatus
 from ustreamer.uprotocol.uuid import UUID
@@ -97,6 +97,7 @@ class Rehearsal:
         self._releases = recorded.releases()
         self._payloads: dict[int, bytes] = {}
         self._received_topics: dict[tuple[str, UUri], bool] = {}
+        self._known_methods: dict[tuple[str, UUri], bool | None] = {}
 
     @property
     def changed(self) -> int:
@@ -150,7 +151,7 @@ class Rehearsal:
             self._infer(message)
         self.messages += 1
         ingress = self._ingress_of(message)
-        if attributes.type is UMessageType.PUBLISH and not self._is_received(ingress.name, attributes.source):
+        if not self._is_received(ingress.name, attributes):
             self._compare(message, {})
             return
         if self._is_expired(message):
@@ -164,15 +165,38 @@ class Rehearsal:
         if len(self._found) < expected:
             self._open[message.id] = _Open(message, self._found, expected)
         else:
+            if attributes.type is UMessageType.REQUEST:
+                self._judge_call(message, self._found)
             self._compare(message, self._found)
 
-    def _is_received(self, ingress: str, topic: UUri) -> bool:
-        """Whether the transport of the endpoint takes events of this topic."""
-        key = ingress, topic
+    def _is_received(self, ingress: str, attributes: UAttributes) -> bool:
+        """Whether the transport of the endpoint takes events of this topic, or calls of this method."""
+        if attributes.type is UMessageType.REQUEST and attributes.sink is not None:
+            return self._knows_method(ingress, attributes.sink) is not False
+        if attributes.type is not UMessageType.PUBLISH:
+            return True
+        key = ingress, attributes.source
         found = self._received_topics.get(key)
         if found is None:
-            found = self._received_topics[key] = self._routing.receives_topic(ingress, topic)
+            found = self._received_topics[key] = self._routing.receives_topic(*key)
         return found
+
+    def _judge_call(self, message: RecordedMessage, found: Decisions) -> None:
+        """A call of a method that its endpoint does not know is a dead letter. Some endpoints do not decide by the file."""
+        sink = message.head.attributes.sink
+        for destination, verdict in found.items():
+            if sink is None or destination.endpoint is None or verdict is not Verdict.DELIVERED:
+                continue
+            known = self._knows_method(destination.endpoint, sink)
+            recorded = message.decisions.get(destination)
+            if known is False or (known is None and recorded is Verdict.DEAD_LETTERED):
+                found[destination] = Verdict.DEAD_LETTERED
+
+    def _knows_method(self, endpoint: str, method: UUri) -> bool | None:
+        key = endpoint, method
+        if key not in self._known_methods:
+            self._known_methods[key] = self._routing.knows_method(endpoint, method)
+        return self._known_methods[key]
 
     def _ingress_of(self, message: RecordedMessage) -> OfflineIngress:
         """Where the message comes in: at the endpoint of that name, or at that of its source if there is none."""

@@ -21,6 +21,7 @@ from ustreamer.core.base.recent_failures import RecentFailure
 from ustreamer.core.delivery.ports import SendBatch, SendOne
 from ustreamer.core.peers.election import Announcement, RouterId
 from ustreamer.core.routing.subscriptions import Subscription, SubscriptionDirectory
+from ustreamer.core.routing.usubscription_codec import USUBSCRIPTION
 from ustreamer.transport_port import (
     EndpointContext,
     EndpointTransport,
@@ -784,7 +785,30 @@ class SomeipTransport(EndpointTransport, PeerTransport):
 
     def receives_topic(self, topic: UUri) -> bool:
         """As `EndpointTransport.receives_topic`: only configured events are received."""
-        return topic in self.topics()
+        return self._has_dynamic_services or topic in self.topics()
+
+    @property
+    def _has_dynamic_services(self) -> bool:
+        sd = self._config.sd
+        return not isinstance(sd, bool) and sd.dynamic_services_limits is not None
+
+    def knows_method(self, method: UUri) -> bool | None:
+        """As `EndpointTransport.knows_method`: only configured methods are called, but for dynamic services."""
+        is_remote = method.authority_name == self._config.authority
+        if method.ue_id == USUBSCRIPTION or (is_remote and self._has_dynamic_services):
+            return None
+        entity = method.with_resource(0)
+        return any(
+            each.offered is not is_remote
+            and method.resource_id in each.method_ids
+            and self._entity_of(each) == entity
+            for each in self._config.services
+        )
+
+    def _entity_of(self, service: ServiceConfig) -> UUri:
+        if service.provider_uuri is None:
+            return UUri(self._config.authority, service.ue_id, service.major, 0)
+        return service.provider_uuri.with_authority(self._own_authority)
 
     def field_values(self, topic: UUri) -> Sequence[UMessage]:
         """As `EndpointTransport.field_values`: the fields of the configured services of the network."""
