@@ -4,9 +4,10 @@
 import threading
 from itertools import chain
 
+from ustreamer.core.base.recent_failures import RecentFailure
 from ustreamer.core.routing.subscriptions import Subscription
 from ustreamer.testing.mailbox import Mailbox
-from ustreamer.testing.messages import OTHER_TOPIC, TOPIC, new_id
+from ustreamer.testing.messages import METHOD, OTHER_TOPIC, TOPIC, new_id
 from ustreamer.testing.pair import Pair, PairContract, resources
 from ustreamer.testing.waiting import wait_until
 from ustreamer.transport_port import EndpointTransport, Unconfirmed
@@ -33,6 +34,9 @@ class PortContract(PairContract):
             assert all(type(topic) is UUri for topic in each.topics())
             assert type(each.sends_field(TOPIC)) is bool
             assert type(each.input_problem(TOPIC)) is str
+            assert type(each.link_problem()) is str
+            assert each.knows_method(METHOD) in (None, False, True)
+            assert all(type(failure) is RecentFailure for failure in each.recent_failures(METHOD) or ())
             assert type(each.awaits_receipt(new_id())) is bool
             assert type(each.has_listener(publish(new_id(), TOPIC).attributes)) is bool
             values = each.field_values(TOPIC)
