@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.e2e.delivery.flood_processes import TOPICS
 from tests.e2e.delivery.test_backpressure import (
     FLOOD,
     FloodProcess,
@@ -15,6 +16,7 @@ from tests.e2e.delivery.test_backpressure import (
     subscribed_streamer,
     wait_flood_begins,
 )
+from tests.e2e.rigs.entities import ZenohEntity
 from tests.e2e.rigs.streamer import run_command
 from tests.waiting import wait_until
 
@@ -27,6 +29,32 @@ def cause_of(config: Path) -> dict[str, Any]:
     answer = run_command("why", "//stopped/2001/1/0", config, "--json", "--sample", "0", within=20.0)
     found: dict[str, Any] = json.loads(answer.stdout)["findings"][0]
     return found
+
+
+def test_a_frozen_subscriber_with_few_messages_is_no_lost_link(tmp_path: Path) -> None:
+    """Its kernel takes all messages, so no data waits; but nothing comes from it, and Zenoh ends the link."""
+    config, topic = tmp_path / "backpressure.toml", TOPICS[0]
+    with (
+        subscribed_streamer(tmp_path, "stopped") as (process, ports),
+        FloodProcess("receive", ports["stopped"]) as stopped,
+        ZenohEntity(ports["source"], topic.authority, topic.ue_id) as publisher,
+    ):
+        stopped.wait_ready()
+
+        def is_received() -> bool:
+            publisher.publish(topic, bytes(7) + b"\1")
+            return stopped.counted().received > 0
+
+        def is_lost() -> bool:
+            publisher.publish(topic, bytes(7) + b"\1")
+            return cause_of(config)["cause"] not in ("healthy", "publisher_silent")
+
+        wait_until(is_received, "the first message")
+        stopped.send_signal(signal.SIGSTOP)
+        wait_until(is_lost, "the end of the link", CLOSED_S)
+        assert cause_of(config)["cause"] == "receiver_stalled"
+        stopped.send_signal(signal.SIGCONT)
+        process.stop()
 
 
 def test_a_frozen_subscriber_is_a_receiver_that_stopped_reading(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ class Kernel:
         self.node = _PeerNode(0, is_router=is_router)
         self.node.link = self  # type: ignore[assignment]
         self.received = self.acked = self.written = 0
-        self.received_at_ms = 0
+        self.received_at_ms = self.acked_at_ms = 0
         self.frozen = self.is_cut = self.is_full = False
         self.in_flight = 0
         """The data without acknowledgement at the time of the check, as on a busy link."""
@@ -44,6 +44,7 @@ class Kernel:
             received_ago_ms=self.now_ms - self.received_at_ms,
             received=self.received,
             unread=self.unread,
+            acked_ago_ms=self.now_ms - self.acked_at_ms,
         )
 
     def receive(self, size: int) -> None:
@@ -55,6 +56,8 @@ class Kernel:
         for _ in range(ms // 50):
             self.now_ms += 50
             self.written += 10
+            if not self.is_cut and (not self.is_full or self.now_ms % 1_000 == 0):
+                self.acked_at_ms = self.now_ms  # of a full buffer: the answer to a probe
             if not (self.is_full or self.is_cut):
                 self.acked = max(self.acked, self.written - self.in_flight)
                 if not self.frozen and self.now_ms % 2_500 == 0:
@@ -117,6 +120,25 @@ def test_the_end_of_a_link_to_a_stalled_node_is_counted(
     monitor._nodes["a", False] = kernel.node
     monitor._remove_node(("a", False), kernel.now_ms * MS)
     assert (monitor.closed_stalled, monitor.closed_unread) == (counted, 0)
+
+
+@pytest.mark.parametrize(
+    ("is_full", "frozen", "is_cut", "ms", "stopped"),
+    [
+        pytest.param(True, False, False, 4_500, True, id="its buffer is full"),
+        pytest.param(True, True, False, 9_000, True, id="frozen, and its buffer is full"),
+        pytest.param(False, True, False, 10_000, True, id="frozen, and its kernel has room"),
+        pytest.param(False, False, True, 4_500, False, id="cut off for the time of a stall"),
+        pytest.param(False, False, True, 10_000, False, id="cut off"),
+        pytest.param(False, False, False, 10_000, False, id="alive"),
+    ],
+)
+def test_a_node_that_has_stopped_is_not_cut_off(
+    kernel: Kernel, is_full: bool, frozen: bool, is_cut: bool, ms: int, stopped: bool
+) -> None:
+    kernel.is_full, kernel.frozen, kernel.is_cut = is_full, frozen, is_cut
+    kernel.run(ms)
+    assert kernel.node.has_stopped(kernel.now_ms * MS) is stopped
 
 
 def test_a_node_that_closes_its_session_has_read_everything(kernel: Kernel) -> None:

@@ -164,6 +164,7 @@ class _PeerNode:
         self.searches = 0
         self.received_ns = now_ns
         self.acked_ns = now_ns
+        self._last_ack_ns = 0
         self.has_ended = False
         """True after the node's kernel has ended the connection."""
         self.is_aborted = False
@@ -207,6 +208,7 @@ class _PeerNode:
         if self.is_router and received_ns - self.received_ns > self._lease_ns // 2:  # a quarter is usual
             self.resumed = _NodeLoss(now_ns, self.confirmed_ns, is_receiver_gone=False, is_router=True)
         self.received_ns = received_ns
+        self._last_ack_ns = now_ns - state.acked_ago_ms * _NS_PER_MS
         self._update_acked(state, now_ns)
 
     def _judge_end(self, state: TcpState, now_ns: int) -> None:
@@ -252,6 +254,15 @@ class _PeerNode:
     def is_stalled(self, now_ns: int) -> bool:
         """True if the node has read nothing for `_STALL_NS` although data waits."""
         return self.link is not None and now_ns - self._progress_ns > _STALL_NS
+
+    def has_stopped(self, now_ns: int) -> bool:
+        """True if the process of the node does nothing, although its kernel does: the node is not cut off.
+
+        Its kernel acknowledged something after the node itself last read or sent anything.
+        """
+        if self.is_stalled(now_ns):
+            return self._last_ack_ns > self._progress_ns
+        return self._is_silent(now_ns) and self._last_ack_ns - self.received_ns > self._lease_ns // 2
 
     @property
     def confirmed_ns(self) -> int:
@@ -319,7 +330,7 @@ class LinkMonitor:
         self.closed_stalled = 0
         """Links to nodes that had read nothing for 4 s although data waited."""
         self.has_stalled = False
-        """True if the link is down because nodes read nothing, also after Zenoh has closed their links."""
+        """True if the link is down because nodes have stopped, also after Zenoh has closed their links."""
         self._context = context
         self._monotonic_ns = context.clock.monotonic_ns
         self._watchers: list[Callable[[bool], None]] = []
@@ -440,7 +451,7 @@ class LinkMonitor:
             self._losses.append(removed.resumed)
         self._losses.append(loss)
         if not self._nodes:
-            self.has_stalled = removed.is_stalled(now_ns)
+            self.has_stalled = removed.has_stopped(now_ns)
         self._tick_until_ns = now_ns + DETECTION_NS
         if not self._nodes:
             loss.until_ns = _NEVER_NS
@@ -557,7 +568,7 @@ class LinkMonitor:
         # With several nodes a stalled one delays the others no longer than one put waits.
         self._stalled = bool(nodes) and all(node.is_stalled(now_ns) for node in nodes)
         if nodes:
-            self.has_stalled = self._stalled
+            self.has_stalled = self._stalled and all(node.has_stopped(now_ns) for node in nodes)
         if self._update_state():
             self._notify_watchers()
 

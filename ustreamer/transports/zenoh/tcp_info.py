@@ -32,6 +32,7 @@ _READ_BYTES: Final = 65_536
 _OPEN: Final = (1, 4, 5)
 """ESTABLISHED, FIN_WAIT1, FIN_WAIT2: the other side has not ended the connection."""
 _LAST_RECEIVED_MS: Final = 12
+_LAST_ACK_MS: Final = 13
 _ACKED: Final = 25
 _RECEIVED: Final = 26
 
@@ -53,6 +54,8 @@ class TcpState(msgspec.Struct, frozen=True):
     """Bytes received."""
     unread: int = 0
     """Received bytes that Zenoh has not read yet."""
+    acked_ago_ms: int = 0
+    """Time since the other side's kernel last sent an acknowledgement, also one of nothing new: its buffer is full."""
 
 
 class TcpLink:
@@ -99,6 +102,7 @@ class TcpLink:
             fields[_LAST_RECEIVED_MS],
             fields[_RECEIVED],
             unread,
+            fields[_LAST_ACK_MS],
         )
         return TcpState(fields[0] in _OPEN, *numbers)
 
