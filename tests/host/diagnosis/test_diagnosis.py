@@ -267,3 +267,15 @@ def test_the_start_of_the_streamer_is_only_a_bound_of_the_time() -> None:
 def test_an_address_is_not_named_by_a_longer_one() -> None:
     assert is_named(METHOD, f"the server of {METHOD} is away")
     assert not is_named(METHOD, f"the server of {METHOD}A is away")
+
+
+@pytest.mark.parametrize(("age_ms", "found"), [(1_000, True), (HOUR_MS, False)])
+def test_a_queue_that_was_full_an_hour_ago_is_no_present_problem(age_ms: int, *, found: bool) -> None:
+    subscriber = UUri("car", 0x20, 1, 0)
+    reason = f"egress queue of subscriber {subscriber} at endpoint 'b' is full"
+    at_ms = NOW_MS - age_ms
+    letters = RecentLetters(TOPIC, None, "b", UCode.RESOURCE_EXHAUSTED, reason, "a", 1, 3, at_ms, at_ms, 3)
+    causes = [
+        each.cause for each in subscriber_findings(evidence(subscriber, running=True, letters=(letters,)))
+    ]
+    assert ("subscriber_queue_full" in causes) is found

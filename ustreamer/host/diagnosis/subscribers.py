@@ -4,6 +4,7 @@
 from collections.abc import Iterator
 from typing import Final
 
+from ustreamer.core.base.recent_failures import CURRENT_MS
 from ustreamer.core.routing.usubscription_codec import Status
 from ustreamer.host.diagnosis.evidence import Evidence
 from ustreamer.host.diagnosis.findings import (
@@ -81,7 +82,11 @@ def _own_queue(evidence: Evidence) -> Iterator[DiagnosisFinding]:
     """Messages wait for this subscriber, or its queue is full."""
     home = evidence.home_endpoint
     subscriber = evidence.subject
-    full = [each for each in evidence.letters if f"of subscriber {subscriber} " in each.reason]
+    full = [
+        each
+        for each in evidence.letters
+        if f"of subscriber {subscriber} " in each.reason and evidence.now_ms - each.last_ms <= CURRENT_MS
+    ]
     if full:
         count = sum(each.count for each in full)
         yield DiagnosisFinding(
