@@ -351,8 +351,6 @@ COMBINATIONS: Final = [
     Mistake('"//ivi.vin1/10/1/FFFF"', '"//iv.vin1/10/1/FFFF"¶'),
     Mistake('"//ivi.vin1/10/1/FFFF"', '"//satellite/10/1/FFFF"¶'),
     Mistake("[egress.default]", '[[endpoints.cloud.access]]\nallow = true\nsource = "//hpc.vin1/0/FF/8000"¶\n\n[egress.default]'),
-
-
     Mistake("port = 30500", 'port = 30500\ndscp = "EF"¶'),
     Mistake("port = 30500", 'port = 30500\ndscp = "af41"¶'),
     Mistake("port = 30500", 'port = 30500\ndscp = "46"¶'),
