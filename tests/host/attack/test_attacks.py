@@ -19,7 +19,7 @@ RESULT = AttackResult("reset", "subscriptions", AttackVerdict.HELD, (), 1.1, 2.0
 
 def test_there_are_enough_attacks_with_names_of_their_own() -> None:
     assert len(ALL) >= 40
-    assert f"with {len(ALL)} scripted attacks" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"with {len(ALL)} scripted attacks" in (ROOT / "docs/command-line.md").read_text(encoding="utf-8")
     assert max(Counter(each.name for each in ALL).values()) == 1
     assert all(each.aim[0].islower() and not each.aim.endswith(".") for each in ALL)
 
