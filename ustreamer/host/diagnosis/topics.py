@@ -254,7 +254,8 @@ def _remote_pending(evidence: Evidence) -> Iterator[DiagnosisFinding]:
         "remote_pending",
         f"The uSubscription of {topic.authority_name!r} has not acknowledged the subscription of {topic} yet.",
         latest.time_ms,
-        f"Check that a uSubscription runs at {topic.authority_name!r} and is reachable from this streamer.",
+        f"Check that a uSubscription runs at {topic.authority_name!r} and is reachable from this streamer. With `via`, "
+        "check each device on the way.",
     )
 
 
