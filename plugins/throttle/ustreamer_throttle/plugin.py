@@ -148,6 +148,11 @@ class LatestFilter(DropFilter):
         self._drop_excess(now_ns)
         return message if leaves else None
 
+    def departs_at(self, when_ns: int) -> bool:
+        # Before that, a message of the sampler only moves behind those that wait.
+        departure_gate = self._pacer.departure_gate
+        return departure_gate is None or when_ns >= departure_gate.due_ns
+
     def _due_ns(self) -> int | None:
         due = [each for each in (self._pacer.due_ns, self._sampler.due_ns) if each is not None]
         return min(due, default=None)

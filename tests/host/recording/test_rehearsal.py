@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from ustreamer_recorder.events import Damage, Event, Row
 from ustreamer_recorder.rehearsal.recorded_traffic import Destination, RecordedMessage, RecordedTraffic
@@ -84,8 +84,18 @@ def rehearse(run: RecordedTraffic, rig: ReplayRig) -> tuple[Rehearsal, Decided]:
     return rehearsal, [decisions for _, decisions in sorted(decided, key=lambda each: each[0])]
 
 
+HELD_BEHIND_A_BUNCH: list[Step] = [
+    ("publish", TOPICS[0], 1),
+    ("wait", 35, 0),
+    ("bunch", TOPICS[0], 2),
+    *[("publish", TOPICS[0], 1)] * 3,
+]
+"""The last but one is held for the newest, and due while messages of the bunch wait."""
+
+
 @pytest.mark.parametrize("mode", ["drop", "latest"])
 @given(steps=HELD, jitter=JITTER)
+@example(steps=HELD_BEHIND_A_BUNCH, jitter=[616_450])
 @settings(max_examples=25)
 def test_with_the_settings_of_the_recording_no_delivery_changes(
     mode: Literal["drop", "latest"],

@@ -42,6 +42,13 @@ class Filter:
         """Return the held message if it is due, else None."""
         return None
 
+    def departs_at(self, when_ns: int) -> bool:
+        """Whether a held message may leave at the wake-up of `when_ns`. False: only the state of the filter changes then.
+
+        A replay asks: a recording has the times at which messages left, and no other times of timers.
+        """
+        return True
+
 
 class Tap(Protocol):
     """Observes every verdict on the messages of one ingress endpoint. It runs on the message path (budget: 0.5 us).

@@ -86,7 +86,9 @@ class OfflineIngress(Ingress):
         self._releases = releases
 
     def wake_at(self, when_ns: int, delivery: Delivery, holder: Filter) -> None:
-        super().wake_at(self._recorded_release(when_ns, delivery), delivery, holder)
+        if holder.departs_at(when_ns):
+            when_ns = self._recorded_release(when_ns, delivery)
+        super().wake_at(when_ns, delivery, holder)
 
     def _recorded_release(self, when_ns: int, delivery: Delivery) -> int:
         """When the recorded run released the message that is due at `when_ns`; `when_ns` if it held none."""
