@@ -3,7 +3,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
@@ -183,7 +183,9 @@ def wait_forwarded(sender: ZenohEntity, listener: ZenohEntity, *authorities: str
         eventually(arrives, True)
 
 
-def stop_and_drain(sender: ZenohEntity, listener: ZenohEntity, *gateways: Gateway) -> None:
+def stop_and_drain(
+    sender: ZenohEntity, listener: ZenohEntity, *gateways: Gateway, codes: Container[int] = (0,)
+) -> None:
     """Stop these streamers, which drain their queues, and wait until all their messages have arrived.
 
     A new publisher on the network of the listener sends a last message with the same priority. It arrives after all
@@ -202,7 +204,7 @@ def stop_and_drain(sender: ZenohEntity, listener: ZenohEntity, *gateways: Gatewa
 
     eventually(is_quiet, True)
     for each in gateways:
-        each.process.stop()
+        each.process.stop(codes)
     last = sender.publish(sender.address.at(0x8FFF), b"last")
     eventually(lambda: receive_counts(listener, [last]), [1])
 

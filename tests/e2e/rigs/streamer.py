@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 from threading import Thread
 from types import TracebackType
@@ -123,14 +123,14 @@ class StreamerProcess:
             if pipe:
                 pipe.close()
 
-    def stop(self) -> None:
-        """SIGTERM; the process must exit with 0 and a balanced ledger."""
+    def stop(self, codes: Container[int] = (0,)) -> None:
+        """SIGTERM; the process must exit with one of `codes` and a balanced ledger."""
         if not self.is_alive:
             self.close_pipes()
             raise AssertionError(f"exited unexpectedly with {self._process.returncode}\n{self.output}")
         self.send_sigterm()
         code = self.wait_exit()
-        assert code == 0, self.output
+        assert code in codes, self.output
         assert_ledger_balanced(self.ledger)
 
     @property

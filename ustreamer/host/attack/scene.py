@@ -2,7 +2,7 @@
 """What an attack has: the target, hostile nodes, and a bystander that shows whether the streamer still serves others."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from threading import Event
 from typing import Final
@@ -56,6 +56,12 @@ class Scene:
             if now_ns() - began_ns > self.seconds * _NS_PER_S:
                 return
             yield number
+
+    def wait(self, condition: Callable[[], bool]) -> None:
+        """Wait until `condition` is true, for a window at most: the last effects of an attack may be late."""
+        end_ns, pause = SYSTEM_CLOCK.monotonic_ns() + round(self.seconds * _NS_PER_S), Event()
+        while not condition() and SYSTEM_CLOCK.monotonic_ns() < end_ns:
+            pause.wait(0.01)
 
     def hold(self) -> None:
         """Wait for the rest of a window: the attack is what is open."""

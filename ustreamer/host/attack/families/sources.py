@@ -88,6 +88,7 @@ def subscribe_from_nowhere(scene: Scene) -> str:
     try:
         for _ in scene.paced(_RATE):
             scene.outsider.request(method, request, source=source)
+        scene.wait(lambda: bool(answered))
     finally:
         subscriber.undeclare()
     return f"an undeclared authority got {len(answered)} messages" if _has_success(answered) else ""
