@@ -6,8 +6,10 @@ a kill, a kill with another run after it. Both modes of the throttle are in ever
 """
 
 import contextlib
+import multiprocessing
 import random
-from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from itertools import repeat
 from pathlib import Path
 from typing import Final
 
@@ -166,9 +168,13 @@ def _subscribe(entity: ZenohEntity, topic: Uri, limit_hz: float | None) -> None:
     assert answer.head.commstatus in {None, wire.OK}, answer.status
 
 
-def record_stories(place: Path, seeds: range, progress: Callable[[str], None] = lambda _: None) -> Path:
-    """Play a story for each seed; returns the folder with all recordings."""
-    for seed in seeds:
-        Story(place / f"{seed}", seed).play()
-        progress(f"story {seed}")
+def record_stories(place: Path, seeds: range, at_once: int = 4) -> Path:
+    """Play a story for each seed, some at once, as they mostly wait. Returns the folder with all recordings."""
+    with ProcessPoolExecutor(at_once, multiprocessing.get_context("spawn")) as pool:
+        for _ in pool.map(_record_story, repeat(place), seeds):
+            pass
     return place
+
+
+def _record_story(place: Path, seed: int) -> None:
+    Story(place / f"{seed}", seed).play()

@@ -185,6 +185,33 @@ def test_spark_submit_runs_a_job_with_its_own_settings(
     )
 
 
+SHOW_SETTINGS = """
+import sys
+from ustreamer_pipeline.session import SMALL_DEFAULTS, session
+for reads in ([sys.argv[1]], []):
+    with session("test", reads=reads) as spark:
+        print(*(spark.conf.get(key) for key in SMALL_DEFAULTS))
+"""
+
+
+def test_under_spark_submit_a_small_input_has_its_settings_unless_the_user_has_others(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "show.py").write_text(SHOW_SETTINGS)
+    command = [str(SUBMIT), "--master", "local[1]", *QUICK, "--conf", "spark.sql.codegen.wholeStage=true"]
+    done = subprocess.run(
+        [*command, str(tmp_path / "show.py"), str(tmp_path)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3_000:]
+    small, other = done.stdout.splitlines()
+    assert small == "1 false true NO_CODEGEN"
+    assert other == "200 true true FALLBACK"
+
+
 def test_a_spark_connect_server_does_the_same(
     recordings: Path, environment: dict[str, str], server: str, expected: Any, tmp_path: Path
 ) -> None:

@@ -23,6 +23,7 @@ from ustreamer_pipeline.session import (
     is_spark_submit,
     local_environment,
     local_settings,
+    query_defaults,
     session,
 )
 
@@ -100,9 +101,12 @@ def test_times_are_utc_and_an_overwritten_partition_replaces_only_itself(
     assert {(row.x, row.p) for row in spark.read.parquet(path).collect()} == {(1, "a"), (3, "b")}
 
 
-def test_a_cluster_keeps_its_number_of_partitions() -> None:
+def test_a_cluster_keeps_its_number_of_partitions_for_an_input_that_is_not_small() -> None:
     assert not LOCAL_DEFAULTS.keys() & SETTINGS.keys()
     assert "spark.sql.shuffle.partitions" in LOCAL_DEFAULTS
+    assert query_defaults(is_local=False, is_small=False) == {}
+    assert query_defaults(is_local=True, is_small=False) == LOCAL_DEFAULTS
+    assert query_defaults(is_local=False, is_small=True) == SMALL_DEFAULTS
 
 
 def test_a_small_input_has_few_files_and_bytes(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ LOCAL: Final = {
 
 
 LOCAL_DEFAULTS: Final = {"spark.sql.shuffle.partitions": "16"}
-"""Settings of a local session that spark-defaults.conf may override. A cluster keeps its own."""
+"""Settings of a local session for its queries, unless spark-defaults.conf has them. A cluster keeps its own."""
 
 SMALL_BYTES: Final = 8 << 20
 SMALL_FILES: Final = 500
@@ -59,7 +59,7 @@ SMALL_DEFAULTS: Final = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
-"""Instead of LOCAL_DEFAULTS, for a small input."""
+"""Instead of LOCAL_DEFAULTS, for a small input; under spark-submit too, unless the user has set them."""
 
 _SMALL_JAVA: Final = "-XX:TieredStopAtLevel=1"
 """Without the optimizing compiler, whose code a short life does not repay."""
@@ -98,9 +98,10 @@ def session(
 ) -> Iterator["SparkSession"]:
     """The session for one command, stopped at the end if it was created here.
 
-    An active session, or the one of spark-submit, is used as it is. With `remote` or SPARK_REMOTE it is the session
-    of a Spark Connect server, otherwise a local one with `cores` threads. `settings` override `SETTINGS`. `reads` has
-    the files and folders that the command reads: a local session for a small input has settings for a quick start.
+    An active session is used as it is. With `remote` or SPARK_REMOTE it is the session of a Spark Connect server, under
+    spark-submit its own, otherwise a local one with `cores` threads. `settings` override `SETTINGS`. `reads` has the
+    files and folders that the command reads: a session for a small input has settings for a quick start, except one of
+    Spark Connect, where the configuration of the server is unknown.
     Raises UnavailableError if Java is missing or Spark does not start.
     """
     from pyspark.sql import SparkSession
@@ -167,12 +168,22 @@ def _create_session(
     except (PySparkException, RuntimeError, OSError) as error:
         where = remote or "the local Spark"
         raise UnavailableError(f"{where} does not start: {error}") from error
-    if is_local:
+    if not remote:
         configured = spark.sparkContext.getConf()
-        for key, value in (SMALL_DEFAULTS if is_small else LOCAL_DEFAULTS).items():
+        for key, value in query_defaults(is_local=is_local, is_small=is_small).items():
             if not configured.contains(key):
                 spark.conf.set(key, value)
     return spark
+
+
+def query_defaults(*, is_local: bool, is_small: bool) -> Mapping[str, str]:
+    """Settings of queries that the user may override, for a local session or one of spark-submit.
+
+    The settings of a small input suit a cluster too: its 200 shuffle partitions are 200 tasks for each query.
+    """
+    if is_small:
+        return SMALL_DEFAULTS
+    return LOCAL_DEFAULTS if is_local else {}
 
 
 def local_environment(environ: MutableMapping[str, str]) -> None:
