@@ -271,12 +271,25 @@ def a_new_limit(recording: Recording) -> Broken:
     return {}
 
 
-@case
-def given_up_by_a_stop(recording: Recording) -> Broken:
+def dead_lettered_by_a_stop(recording: Recording, wait_ns: int) -> list[int]:
+    """Five messages that a filter held and passed in 5 ns; the stop is that much later. Returns their numbers."""
     for n in range(5):
-        row = recording.publish(30_000 * MS + n, "tablet", verdict="DEAD_LETTERED", code=14, held=True)
+        at = 30_000 * MS + n
+        fields = {"verdict": "DEAD_LETTERED", "code": 14, "held": True, "settled_ns": at + wait_ns}
+        row = recording.publish(at, "tablet", **fields)
         recording.dead_letters.append({"seq": row["seq"]})
+    return [row["seq"] for row in recording.deliveries[-5:]]
+
+
+@case
+def removed_from_a_filter_by_a_stop(recording: Recording) -> Broken:
+    dead_lettered_by_a_stop(recording, 0)
     return {}
+
+
+@case
+def waiting_for_a_link_at_a_stop(recording: Recording) -> Broken:
+    return {"rate": dead_lettered_by_a_stop(recording, 1)[2:]}
 
 
 @case

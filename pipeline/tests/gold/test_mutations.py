@@ -11,15 +11,15 @@ from typing import NamedTuple
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.audited_mutants import audited_mutants
-from tests.mutations import load_runs, mutants
+from tests.audited_mutants import audited_mutants, format_counts
+from tests.mutations import MUTATIONS, load_runs, mutants
 from tests.real_runs import record_stories
 from ustreamer_pipeline.cli import main
 from ustreamer_pipeline.gold.audit import PROMISES
 
-STORIES = int(os.environ.get("USTREAMER_SOAK_STORIES", "75"))
-"""Every third story has two runs: 100 runs."""
-MUTATIONS = int(os.environ.get("USTREAMER_SOAK_MUTATIONS", "1000"))
+STORIES = int(os.environ.get("USTREAMER_SOAK_STORIES", "150"))
+"""Every third story has two runs: 200 runs."""
+MUTANTS = int(os.environ.get("USTREAMER_SOAK_MUTATIONS", "1000"))
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(7_200)]
 
@@ -40,6 +40,7 @@ def real_runs(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> 
 def test_a_clean_real_run_has_no_finding(real_runs: RealRuns, capsys: pytest.CaptureFixture[str]) -> None:
     main(["audit", str(real_runs.lake), "--json"])
     audited = json.loads(capsys.readouterr().out)
+    print(f"{len(load_runs(real_runs.recordings))} real runs, {audited['rows']} rows: {audited['counts']}")
     assert audited["counts"] == dict.fromkeys(PROMISES, 0), audited["examples"]
 
 
@@ -48,14 +49,16 @@ def test_with_nothing_changed_no_decision_of_a_real_run_differs(
 ) -> None:
     main(["whatif", str(real_runs.lake), "--json"])
     answer = json.loads(capsys.readouterr().out)
+    print(f"{len(load_runs(real_runs.recordings))} real runs: {answer['check']}")
     assert answer["check"]["differing"] == 0, answer["differing"]
     assert answer["check"]["decided"] > 100 * STORIES
 
 
 def test_99_of_100_mutations_are_found(real_runs: RealRuns, spark: SparkSession, tmp_path: Path) -> None:
     runs = load_runs(real_runs.recordings)
-    missed = audited_mutants(spark, tmp_path, mutants(runs, MUTATIONS))
-    print(
-        f"{MUTATIONS - len(missed)} of {MUTATIONS} mutations of {len(runs)} runs were found; missed: {missed}"
-    )
-    assert len(missed) <= MUTATIONS // 100, missed
+    audited = audited_mutants(spark, tmp_path, mutants(runs, MUTANTS))
+    missed = [each for each in audited if not each.is_found]
+    found = f"{MUTANTS - len(missed)} of {MUTANTS} mutations of {len(runs)} real runs were found"
+    print(f"{found}\n{format_counts(audited)}")
+    assert {each.name for each in audited} == MUTATIONS.keys()
+    assert len(missed) <= MUTANTS // 100, missed

@@ -39,6 +39,7 @@ def _table_row(row: Row) -> dict[str, Any]:
         "delivery": row.target.delivery,
         "received_ns": row.received_ns,
         "arrived_ns": row.arrived_ns,
+        "settled_ns": row.settled_ns,
         "period_ns": row.target.period_ns,
         "tuned_ns": row.target.tuned_ns,
         "epoch": row.epoch,

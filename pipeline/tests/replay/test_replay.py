@@ -399,10 +399,41 @@ def test_messages_without_a_gate_are_not_compared() -> None:
         row(START + 1, period_ns=SECOND, verdict="DENIED", code=7),
         row(START + 2, delivery=0, egress=None, verdict="NO_SUBSCRIBER"),
         row(START + 3, delivery=2, type="REQUEST", verdict="DEAD_LETTERED"),
-        row(START + 9, arrived_ns=START + 4, period_ns=SECOND, verdict="DEAD_LETTERED", code=14),
+        row(
+            START + 9,
+            arrived_ns=START + 4,
+            settled_ns=START + 9,
+            period_ns=SECOND,
+            verdict="DEAD_LETTERED",
+            code=14,
+        ),
     ]
     replay = replayed(rows)
     assert (replay.check.decided, replay.check.differing, replay.rows) == (2, 0, 5)
+
+
+def test_a_message_that_left_its_filter_and_waited_for_a_link_until_the_stop_was_decided() -> None:
+    half = SECOND // 2
+    rows = [
+        row(START, period_ns=SECOND),
+        row(
+            START + SECOND,
+            arrived_ns=START + half,
+            settled_ns=START + 9 * SECOND,
+            period_ns=SECOND,
+            verdict="DEAD_LETTERED",
+            code=14,
+        ),
+        row(
+            START + 2 * SECOND,
+            arrived_ns=START + SECOND + half,
+            period_ns=SECOND,
+            verdict="THROTTLED",
+        ),
+        row(START + 2 * SECOND + 1, arrived_ns=START + 2 * SECOND, period_ns=SECOND),
+    ]
+    replay = replayed(rows)
+    assert (replay.check.decided, replay.check.differing) == (4, 0)
 
 
 # --- subscribers ----------------------------------------------------------------------------------------------------

@@ -110,8 +110,8 @@ def rate(tables: Tables) -> "DataFrame":
 
     passed = tables.deliveries.where(
         "period_ns > 0 AND delivery > 0 AND verdict IN ('DELIVERED', 'EXPIRED', 'DEAD_LETTERED')"
-        # Messages that a stop removed from a filter did not pass it.
-        " AND NOT (held AND verdict = 'DEAD_LETTERED' AND code = 14)"
+        # Messages that a stop removed from a filter did not pass it. Those that waited for a link had left it before.
+        " AND NOT (held AND verdict = 'DEAD_LETTERED' AND code = 14 AND settled_ns = received_ns)"
     ).join(f.broadcast(tolerances_of(tables.epochs)), ["gateway", "run", "epoch"], "left")
     tolerance = f.coalesce("tolerance", f.lit(DEFAULT_TOLERANCE))
     tolerance = f.when((tolerance > 0) & (f.coalesce("max_delay_ms", f.lit(0)) > 0), MAX_TOLERANCE).otherwise(

@@ -24,6 +24,7 @@ COLUMNS: Final = (
         "delivery",
         "received_ns",
         "arrived_ns",
+        "settled_ns",
         "period_ns",
         "tuned_ns",
         "epoch",
@@ -34,7 +35,7 @@ COLUMNS: Final = (
     *TEXTS,
 )
 """Columns that every replay reads."""
-QUEUE_COLUMNS: Final = ("id_lsb", "received_us", "settled_ns", "ttl_ms")
+QUEUE_COLUMNS: Final = ("id_lsb", "received_us", "ttl_ms")
 """Further columns for scenarios with added subscribers or queue questions."""
 
 _UNAVAILABLE: Final = 14
@@ -95,9 +96,13 @@ class Rows:
         )
         self.passed: Mask = self.verdict != dictionary.number("THROTTLED")
         # A denial by a filter is not a verdict of the throttle. A message that a stop removed from a filter has no
-        # verdict of it.
+        # verdict of it. The filter's last decision is then the end; one that waited for a link had left the filter before.
         odd = self.verdict == dictionary.number("DENIED")
-        odd |= (self.arrived != self.received) & (int_column(batch, "code") == _UNAVAILABLE)
+        odd |= (
+            (self.arrived != self.received)
+            & (int_column(batch, "code") == _UNAVAILABLE)
+            & (int_column(batch, "settled_ns") == self.received)
+        )
         self.decided: Mask = (self.delivery > 0) & ~odd
 
     def by_delivery(self) -> tuple[Ints, Ints]:
