@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The answers of the pipeline itself."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
+from ustreamer_pipeline.gold.audit import findings, load
+from ustreamer_pipeline.report import tables
+from ustreamer_pipeline.schemas import DELIVERIES
+from ustreamer_pipeline.schemas import SIGNALS as SIGNALS_TABLE
+from ustreamer_pipeline.views import register_signal_views, signal_view
+
+from benchmarks.analyses.answers import COLUMNS, RULES, SIGNALS, STEP_S, Answer, Row, answer_of
+from benchmarks.analyses.lakes import TOPIC
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def answers(spark: SparkSession, task: str, lake: Path) -> Answer:
+    """The tables of a task. They are collected as rows, as the pipeline itself does."""
+    frames = {"audit": _audit, "report": _report, "signals": _signals}[task](spark, lake)
+    return answer_of({name: _rows(frame, COLUMNS[task][name]) for name, frame in frames.items()})
+
+
+def _rows(frame: "DataFrame", columns: Sequence[str]) -> list[Row]:
+    return [tuple(row) for row in frame.select(*columns).collect()]
+
+
+def _audit(spark: SparkSession, lake: Path) -> "dict[str, DataFrame]":
+    return {"findings": findings(load(spark, str(lake)), RULES)}
+
+
+def _report(spark: SparkSession, lake: Path) -> "dict[str, DataFrame]":
+    deliveries = DELIVERIES.read_table(spark, lake)
+    return {
+        "gateways": tables.gateways(deliveries),
+        "over_time": tables.over_time(deliveries, STEP_S),
+        "losses": tables.losses(deliveries),
+        "throttle": tables.throttle(deliveries),
+        "queues": tables.queues(deliveries),
+        "talkers": tables.talkers(deliveries),
+    }
+
+
+def _signals(spark: SparkSession, lake: Path) -> "dict[str, DataFrame]":
+    """The series of a report, and the view with a column for each signal, by gateway."""
+    series = tables.signals(
+        SIGNALS_TABLE.read_table(spark, lake), [(TOPIC, name) for name in SIGNALS], STEP_S
+    )
+    register_signal_views(spark, lake)
+    wide = spark.table(signal_view(TOPIC)).groupBy("gateway")
+    messages = wide.agg(f.count("*").alias("messages"), *(f.max(name).alias(name) for name in SIGNALS))
+    return {"series": series, "messages": messages}
+
+
+def shuffled_bytes(spark: SparkSession) -> int:
+    """Bytes that the tasks of this session have written for shuffles so far."""
+    # No public call of pyspark has it where the web page of Spark is off.
+    executors = spark.sparkContext._jsc.sc().statusStore().executorList(False)  # noqa: SLF001
+    return sum(int(executors.apply(at).totalShuffleWrite()) for at in range(executors.size()))
