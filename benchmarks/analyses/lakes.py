@@ -18,7 +18,7 @@ from ustreamer_pipeline.schemas import DELIVERIES, SAMPLED
 from benchmarks.analyses.answers import SIGNALS
 from benchmarks.whatif import generate_lake
 
-LOST_EVERY: Final = 5_000
+LOST_EVERY: Final = 1_009
 SWAPPED_EVERY: Final = 997
 PASSED_EVERY: Final = 50
 MESSAGES_PER_GATEWAY: Final = 50_000

@@ -18,6 +18,10 @@ from ustreamer_pipeline.ingest.ingest import ingest
 from ustreamer_pipeline.schemas import DELIVERIES
 
 from benchmarks import whatif
+from benchmarks.analyses import rounds
+from benchmarks.analyses.__main__ import lines
+from benchmarks.analyses.answers import RULES, answer_of, difference
+from benchmarks.analyses.lakes import lake_of_deliveries, lake_of_signals
 from benchmarks.harness import process_tree
 from benchmarks.pipeline import Measurement, fleet_of, ingest_with_duckdb, main, run, table
 
@@ -98,6 +102,33 @@ def test_every_engine_that_is_installed_replays_the_same_messages(
     monkeypatch.setattr(whatif, "spark_round", one_less)
     with pytest.raises(SystemExit, match="answers differ"):
         whatif.compared(spark, lake, 2, 1, 1)
+
+
+def test_every_engine_finds_the_same_violations_and_the_same_tables(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    deliveries = lake_of_deliveries(spark, 20_000, tmp_path, 1)
+    lakes = {"audit": deliveries, "report": deliveries, "signals": lake_of_signals(2_000, tmp_path)}
+    found = {task: rounds.compared(spark, task, lake, 1, 1) for task, lake in lakes.items()}
+    engines = {"spark", "duckdb", *(["polars"] if find_spec("polars") else [])}
+    assert all(each.keys() == engines for each in found.values())
+    for task, each in found.items():
+        (line, *others) = lines(task, 1_000, each)
+        assert line.split(" | ")[:3] == [f"| {task}", "1,000", "spark"]
+        assert len(others) == len(engines) - 1
+    answer = found["audit"]["spark"][0].answer
+    assert {row[0] for row in answer["findings"]} == set(RULES)
+    assert all(rows for rows in found["report"]["spark"][0].answer.values())
+    assert found["audit"]["spark"][0].shuffled_mb > 0
+
+
+def test_answers_that_differ_are_named() -> None:
+    one = answer_of({"series": [("a", 1, 0.1 + 0.2), ("b", None, 5.0)], "messages": []})
+    assert difference(one, answer_of({"series": [("b", None, 5.0), ("a", 1, 0.3)], "messages": []})) is None
+    assert difference(one, {"series": []}) == "tables ['messages', 'series'] and ['series']"
+    assert difference(one, {**one, "messages": [(1,)]}) == "messages: 0 and 1 rows"
+    other = answer_of({"series": [("a", 1, 0.31), ("b", None, 5.0)], "messages": []})
+    assert str(difference(one, other)).startswith("series: ('a', 1, 0.3")
 
 
 @pytest.mark.soak
