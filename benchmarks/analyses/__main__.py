@@ -33,7 +33,7 @@ def lines(task: str, rows: int, rounds: Mapping[str, Sequence[EngineRound]]) -> 
     """A line of the table for each engine: medians, and the range of the seconds."""
 
     def median(name: str, figure: str) -> float:
-        return statistics.median(getattr(each, figure) for each in rounds[name])
+        return float(statistics.median(getattr(each, figure) for each in rounds[name]))
 
     found = []
     for name, mine in rounds.items():

@@ -19,9 +19,7 @@ class AuditedMutant(NamedTuple):
     is_found: bool
 
 
-def audited_mutants(
-    spark: SparkSession, place: Path, made: Iterable[tuple[str, Run]]
-) -> list[AuditedMutant]:
+def audited_mutants(spark: SparkSession, place: Path, made: Iterable[tuple[str, Run]]) -> list[AuditedMutant]:
     """Ingest and audit all of them in one lake below `place`. Returns them in order."""
     names: dict[str, str] = {}
     for number, (name, run) in enumerate(made):

@@ -289,7 +289,7 @@ def removed_from_a_filter_by_a_stop(recording: Recording) -> Broken:
 
 @case
 def waiting_for_a_link_at_a_stop(recording: Recording) -> Broken:
-    return {"rate": dead_lettered_by_a_stop(recording, 1)[2:]}
+    return {"rate": [*dead_lettered_by_a_stop(recording, 1)[2:]]}
 
 
 @case
