@@ -26,6 +26,7 @@ WIDTH: Final = 118
 
 _VALUE_KINDS: Final = ("boolean", "bigint", "double", "string")
 _MESSAGE: Final = ("gateway", "date", "run", "time", "time_ns", "id")
+_MESSAGE_KEY: Final = ("gateway", "date", "run", "time_us", "time_ns", "id_msb", "id_lsb")
 _UPPER, _LOWER = "_msb", "_lsb"
 """Ends of the names of the two halves of a UUID."""
 
@@ -94,18 +95,28 @@ def register_signal_views(spark: "SparkSession", lake: str | Path) -> list[str]:
     """
     from pyspark.sql import functions as f
 
-    signals = view(spark, lake, SIGNALS)
+    signals = SIGNALS.read_table(spark, lake)
     found = signals.groupBy("topic", "signal").agg(
         *(f.count(f"value_{kind}").alias(kind) for kind in _VALUE_KINDS), f.max("unit").alias("unit")
     )
     topics: dict[str, list[Row]] = {}
     for row in found.orderBy("topic", "signal").collect():
         topics.setdefault(row["topic"], []).append(row)
+    # Messages are grouped by the columns of the table. Times and ids for people are made once for each message.
+    columns = {each.name: each for each in view_columns(SIGNALS)}
+    about = [
+        f.expr(columns[name].expression).alias(name, metadata={"comment": columns[name].note})
+        for name in _MESSAGE
+    ]
     for topic, rows in topics.items():
-        messages = signals.where(f.col("topic") == topic).groupBy(*_MESSAGE)
-        wide = messages.agg(*(_signal_column(row) for row in rows))
-        described = [f.col(f"`{row['signal']}`").alias(row["signal"], metadata=_comment(row)) for row in rows]
-        wide.select(*_MESSAGE, *described).createOrReplaceTempView(signal_view(topic))
+        messages = signals.where(f.col("topic") == topic).groupBy(*_MESSAGE_KEY)
+        # A signal may have the name of a column of the key.
+        wide = messages.agg(*(_signal_column(row).alias(f"_{number}") for number, row in enumerate(rows)))
+        described = [
+            f.col(f"_{number}").alias(row["signal"], metadata=_comment(row))
+            for number, row in enumerate(rows)
+        ]
+        wide.select(*about, *described).createOrReplaceTempView(signal_view(topic))
     return [signal_view(topic) for topic in topics]
 
 
@@ -117,7 +128,7 @@ def _signal_column(row: "Row") -> "SparkColumn":
         _VALUE_KINDS, key=lambda name: int(row[name])
     )  # of equal counts the first: an integer has a double too
     value = f.when(f.col("signal") == row["signal"], f.col(f"value_{kind}"))
-    return f.first(value, ignorenulls=True).alias(row["signal"])
+    return f.first(value, ignorenulls=True)
 
 
 def _comment(row: "Row") -> dict[str, str]:

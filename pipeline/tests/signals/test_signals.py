@@ -174,8 +174,13 @@ def test_a_topic_is_a_wide_view_with_a_column_for_each_signal(spark: SparkSessio
     assert {signal_view(each) for each in (SPEED, ANGLE, DOOR)} <= set(names)
     described = {row.col_name: row for row in spark.sql(f"DESCRIBE {signal_view(ANGLE)}").collect()}
     assert (described["angle"].data_type, described["angle"].comment) == ("bigint", "deg")
+    assert list(described)[:6] == ["gateway", "date", "run", "time", "time_ns", "id"]
+    assert (described["id"].data_type, described["time"].data_type) == ("string", "timestamp")
+    assert described["id"].comment.startswith("UUID of the message")
     (door, *_) = spark.sql(f"SELECT * FROM {signal_view(DOOR)}").collect()
     assert isinstance(door.open, bool)
+    messages = {row.id for row in view(spark, drive.lake, SIGNALS).where(f"topic = '{DOOR}'").collect()}
+    assert door.id in messages
     assert door.door in {"front_left", "front_right", "rear_left", "rear_right"}
 
 
