@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tree reader against LMDB. The tests of the subscription store flip thousands of bits in it."""
 
+import struct
 from pathlib import Path
 
 import lmdb
@@ -46,6 +47,20 @@ def test_a_truncated_file_returns_only_correct_records(tmp_path: Path, stored: d
     found = {key: value for key, value in tree.records() if len(value) == len(stored.get(key, b""))}
     assert found.items() <= stored.items()
     assert tree.missing_pages > 0
+
+
+@pytest.mark.parametrize("nodes_end", [0, 15, 16, 17, 19, 4097])
+def test_the_records_of_pages_whose_lists_of_nodes_end_anywhere_are_lost(
+    tmp_path: Path, stored: dict[bytes, bytes], nodes_end: int
+) -> None:
+    """`lower`, the end of the list of nodes, is at byte 12 of a page. A page has at least 16 bytes before it."""
+    data = bytearray((tmp_path / DATA_FILE).read_bytes())
+    for page in range(2, len(data) // 4096):
+        struct.pack_into("=H", data, page * 4096 + 12, nodes_end)
+    tree = LmdbTree(bytes(data))
+    found = {key for key, _ in tree.records()}
+    assert found < stored.keys()
+    assert tree.entries == len(stored)
 
 
 def test_an_empty_file_has_no_record() -> None:

@@ -135,12 +135,14 @@ class LmdbTree:
             if (
                 own != number
                 or flags not in {_BRANCH, _LEAF}
-                or not _PAGE_HEADER.size < lower <= self._page_size
+                or not _PAGE_HEADER.size <= lower <= self._page_size
             ):
                 return None
             nodes = struct.unpack_from(
                 f"={(lower - _PAGE_HEADER.size) // 2}H", self._data, at + _PAGE_HEADER.size
             )
+            if not nodes:
+                return None
             node = nodes[-1]
             if min(nodes) != upper or node + _NODE_HEADER.size + _NUMBER.size > self._page_size:
                 return None
