@@ -238,6 +238,13 @@ def test_a_missing_file_is_not_found(tmp_path: Path) -> None:
     assert caught.value.code is UCode.NOT_FOUND
 
 
+def test_an_instruction_without_a_name_is_refused_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "a.arxml"
+    file.write_text(ADAPTIVE.read_text(encoding="utf-8").replace("\n", "\n<?>", 1), encoding="utf-8")
+    with pytest.raises(UStatusError, match=r"a\.arxml: line 2: <\?> is no XML"):
+        import_files([file], ANY)
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.sampled_from([ADAPTIVE, CLASSIC]), st.data())
 def test_any_damage_gives_a_result_or_a_typed_error(

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 LIMIT_BYTES: Final = 256_000_000
 """The limit of one file. A vehicle's system description has tens of megabytes."""
+_PANIC: Final = "<?>"
+"""The library's Rust code panics at it, and prints a stack."""
 _MAX_WARNINGS: Final = 20
 
 
@@ -66,9 +68,15 @@ def _load(paths: Sequence[Path], left_out: LeftOut) -> "AutosarModel":
             raise invalid_argument(
                 f"{path}: byte {error.start}: not UTF-8, the encoding of AUTOSAR files"
             ) from error
+        if (at := content.find(_PANIC)) >= 0:
+            line = content.count("\n", 0, at) + 1
+            raise invalid_argument(f"{path}: line {line}: {_PANIC} is no XML; expected a name after <?")
         try:
             _, warnings = model.load_buffer(content, str(path), strict=False)
-        except AutosarDataError as error:
+        except BaseException as error:
+            # Damage can make the Rust code of the library panic: pyo3 has a BaseException of a class without a module.
+            if not isinstance(error, AutosarDataError) and type(error).__name__ != "PanicException":
+                raise
             raise invalid_argument(f"{path}: invalid AUTOSAR file: {error}") from error
         for warning in warnings[:_MAX_WARNINGS]:
             left_out.note(str(path), str(warning))
