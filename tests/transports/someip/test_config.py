@@ -288,8 +288,8 @@ SD = {"multicast": "224.244.224.245", "interface": "127.0.0.1"}
     [
         ([FOUND], [FOUND, OFFERED, FOUND | {"service": 8}], {}, ""),
         ([FOUND], [FOUND], {"dynamic_services": True}, ""),
-        ([FOUND], [OFFERED], {}, "other than one behind the present ones"),
-        ([FOUND], [OFFERED, FOUND], {}, "other than one behind the present ones"),
+        ([FOUND], [OFFERED], {}, "a change of the present services"),
+        ([FOUND], [OFFERED, FOUND], {}, "a change of the present services"),
         ([], [FOUND], {"dynamic_services": True}, "with dynamic_services"),
         ([], [REMOTE], {}, ""),
         ([], [OFFERED | {"port": 40_001}], {}, "with a port of its own"),

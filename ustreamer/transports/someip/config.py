@@ -650,7 +650,7 @@ def services_restart_reason(old: SomeipEndpoint, new: SomeipEndpoint) -> str:
     if new.services == old.services:
         return ""
     if new.services[: len(old.services)] != old.services:
-        return "a service other than one behind the present ones"
+        return "a change of the present services (further ones go behind them)"
     if not isinstance(old.sd, bool) and old.sd.dynamic_services:
         return "a service with dynamic_services"
     if new.listens_over_tcp and not old.listens_over_tcp:
