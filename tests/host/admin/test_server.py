@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The admin socket: one request and one response per connection, with bounded waits."""
 
+import contextlib
 import json
 import os
 import socket
@@ -253,3 +254,20 @@ def test_a_close_waits_for_the_response_in_progress(bench: Bench) -> None:
     closing.join(DEADLINE_S)
     client.join(DEADLINE_S)
     assert answers == ["done"]
+
+
+def test_a_streamer_that_accepts_no_more_connections_gives_no_answer(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / server.SOCKET))
+        listener.listen(0)
+        waiting = []
+        for _ in range(2):  # those that wait to be accepted
+            each = socket.socket(socket.AF_UNIX)
+            each.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                each.connect(str(tmp_path / server.SOCKET))
+            waiting.append(each)
+        with pytest.raises(server.NoAnswerError, match="no answer in 0.2 s: it hangs"):
+            send_request(tmp_path, RoutesRequest(), 0.2)
+        for each in waiting:
+            each.close()

@@ -33,6 +33,7 @@ _PEER_CREDENTIALS: Final = struct.Struct("3i")  # pid, uid, gid
 # For a stream reader that stopped reading: it occupies one of few slots.
 _STREAM_WRITE_TIMEOUT_S: Final = 60.0
 _POLL_S: Final = 0.5
+_TIMEVAL: Final = struct.Struct("@ll")
 _BACKLOG: Final = 8
 _NS_PER_S: Final = 1_000_000_000
 
@@ -422,13 +423,15 @@ def _open_request(
     changes = isinstance(request, ReloadRequest | RedriveRequest | PurgeRequest | PluginRequest)
     timeout_s = timeout_s or (_CHANGE_TIMEOUT_S if changes else _RESPONSE_TIMEOUT_S)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(timeout_s)
+        # Without a timeout of Python: its connect fails at once while many other commands wait.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(timeout_s))
         try:
             with _short_path(path) as short:
                 connection.connect(short)
+            connection.settimeout(timeout_s)
             connection.sendall(msgspec.json.encode(request) + b"\n")
             yield connection
-        except TimeoutError as error:
+        except (TimeoutError, BlockingIOError) as error:
             raise NoAnswerError(path, timeout_s, _listener_state(connection)) from error
         except PermissionError as error:
             text = f"{path}: expected to be the user of the streamer, or root"
@@ -438,6 +441,11 @@ def _open_request(
             raise UStatusError(UCode.UNAVAILABLE, text) from error
         except OSError as error:
             raise UStatusError(UCode.UNAVAILABLE, f"{path}: no answer: {error}") from error
+
+
+def _timeval(seconds: float) -> bytes:
+    whole = int(seconds)
+    return _TIMEVAL.pack(whole, int((seconds - whole) * 1_000_000))
 
 
 def _listener_state(connection: socket.socket) -> str:
