@@ -32,6 +32,10 @@ LEASE_S: Final = 10.0
 DETECTION_S: Final = 4.0
 STALL_S: Final = 7.5
 """Longer than a put waits before Zenoh closes the link (5 s), and shorter than the lease."""
+MAX_READ_UNWRITTEN: Final = 10
+"""Events that Zenoh in a killed subscriber has read, and that its callback has not written yet: 50 ms of traffic. To
+the streamer they have arrived.
+"""
 _OVERHEAD_S: Final = 90.0  # maximum time of an outage test in addition to the outage
 
 _CONFIG: Final = """\
@@ -121,6 +125,10 @@ class ZenohProcess:
     def wait_received(self, number: int) -> None:
         self.lines.wait_one(lambda line: line == f"{number}\n", START_S)
 
+    def wait_up_to_date(self, sent: Callable[[], int]) -> None:
+        """Wait until nearly all of the `sent()` events are received: a process that is killed later loses the rest."""
+        self.lines.wait_one(lambda line: line != "READY\n" and int(line) >= sent() - MAX_READ_UNWRITTEN, START_S)
+
     @property
     def received(self) -> list[int]:
         return [int(line) for line in self.lines.items() if line != "READY\n"]
@@ -203,6 +211,7 @@ class OutageScenario:
 
                 with Metronome(HZ, beat) as metronome:
                     self._subscribers[-1].wait_received(HZ)
+                    self._subscribers[-1].wait_up_to_date(lambda: metronome.beats)
                     start_outage()
                     pause.wait(seconds)
                     end_outage()

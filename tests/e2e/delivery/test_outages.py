@@ -16,6 +16,7 @@ from tests.e2e.delivery.outage_scenarios import (
     DETECTION_S,
     HZ,
     LEASE_S,
+    MAX_READ_UNWRITTEN,
     Outage,
     OutageOutcome,
     acknowledged_and_lost,
@@ -65,12 +66,6 @@ def outages(
     terminal: pytest.TerminalReporter,
 ) -> dict[str, OutageOutcome]:
     return run_outages(tmp_path_factory.mktemp("outages"), OUTAGE_S)
-
-
-MAX_READ_UNWRITTEN: Final = 10
-"""Events that Zenoh in a killed subscriber has read, and that its callback has not written yet: 50 ms of traffic. To
-the streamer they have arrived.
-"""
 
 
 def assert_at_least_once(name: str, outcome: OutageOutcome) -> None:

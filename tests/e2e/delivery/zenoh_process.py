@@ -30,7 +30,9 @@ def main() -> None:
     config.insert_json5("connect/timeout_ms", "-1")
     session = zenoh.open(config)
     if mode == "client":
-        session.declare_subscriber("up/*/*/*/1/*/{}/{}/{}/{}/{}", write_payload)
+        # Direct: what waits in the queue of an indirect callback is lost if the process is killed.
+        callback = zenoh.handlers.Callback(write_payload, indirect=False)
+        session.declare_subscriber("up/*/*/*/1/*/{}/{}/{}/{}/{}", callback)
         wait_declared(session)
     os.write(1, b"READY\n")
     signal.sigwait({signal.SIGTERM})
