@@ -127,7 +127,9 @@ class ZenohProcess:
 
     def wait_up_to_date(self, sent: Callable[[], int]) -> None:
         """Wait until nearly all of the `sent()` events are received: a process that is killed later loses the rest."""
-        self.lines.wait_one(lambda line: line != "READY\n" and int(line) >= sent() - MAX_READ_UNWRITTEN, START_S)
+        self.lines.wait_one(
+            lambda line: line != "READY\n" and int(line) >= sent() - MAX_READ_UNWRITTEN, START_S
+        )
 
     @property
     def received(self) -> list[int]:
