@@ -170,6 +170,16 @@ def test_an_unrequested_offer_is_not_stored() -> None:
     )
 
 
+def test_a_stop_offer_ends_an_unrequested_offer() -> None:
+    node = wanting()
+    other = ServiceKey(0x1235, 0x5678, 1)
+    node.receive(offer(key=other))
+    assert node.discovery.unwanted_offers() == [other]
+    node.receive(offer(0, key=other))
+    assert node.discovery.unwanted_offers() == []
+    assert node.discovery.statistics()["sd_unwanted_offers"] == 1
+
+
 # [utest->RPC-636]
 def test_every_instance_of_a_wildcard_request_is_subscribed() -> None:
     wanted = WantedService(0x1234)

@@ -255,9 +255,10 @@ class SdClient:
         """
         key = ServiceKey(entry.service, entry.instance, entry.major)
         requests = list(self._matching(key, entry.minor))
-        if not requests or not self._up:
-            self._unrequested_offers += 1
-            self.unwanted_offers.add(key, None)
+        if not requests:
+            self._on_unwanted(key, entry.ttl)
+            return
+        if not self._up:
             return
         remote = self._remotes.get(key)
         if remote is not None and remote.peer != peer:
@@ -295,6 +296,13 @@ class SdClient:
             self._actions.deadlines.schedule_earlier((self._subscribe_due, key), now_ns + delay_ns)
         else:
             self._subscribe_due(key, now_ns)
+
+    def _on_unwanted(self, key: ServiceKey, ttl: int) -> None:
+        if ttl:
+            self._unrequested_offers += 1
+            self.unwanted_offers.add(key, None)
+        else:
+            self.unwanted_offers.pop(key, None)
 
     def _report_found(
         self, key: ServiceKey, entry: ServiceEntry, remote: _RemoteService, peer: Address
