@@ -31,8 +31,8 @@ class RecentLetters(msgspec.Struct, frozen=True):
     total: int
     ages_ms: tuple[int, int] = (0, 0)
 
-    def next(self, letter: DeadLetter) -> "RecentLetters":
-        """With one more letter of the same kind."""
+    def with_letter(self, letter: DeadLetter) -> "RecentLetters":
+        """A copy that counts one more letter of the same kind."""
         now_ms = letter.last_attempt_ms
         continues = self.count and now_ms - self.last_ms <= CURRENT_MS
         age_ms = now_ms - letter.message.id.time_ms

@@ -56,7 +56,7 @@ class RecentEvents:
         kind = (attributes.source, attributes.sink, letter.endpoint, letter.status.code)
         with self._lock:
             before = self._letters.pop(kind, None) or RecentLetters(*kind, "", "", 0, 0, 0, 0, 0)
-            self._letters.add(kind, before.next(letter))
+            self._letters.add(kind, before.with_letter(letter))
 
     def link_times(self) -> Mapping[str, int]:
         """By endpoint, when its link was lost or came up last, in ms since the epoch."""

@@ -148,21 +148,7 @@ class Streamer:
         internal_transport = LocalTransport(network, config.authority, refuses_requests_without_listener=True)
         self.transports: dict[str, EndpointTransport] = {SELF: internal_transport}
         for name, section in config.endpoints.items():
-            kind = kinds[section.transport]
-            instance = self._peers.local_id.instance
-            endpoint_context = EndpointContext(
-                name,
-                config.authority,
-                clock,
-                self.decoder,
-                self.context.serves,
-                self._configured_topics,
-                instance,
-                sibling_authorities(config, name),
-                config.state_dir,
-                self.context.stores,
-            )
-            self.transports[name] = kind.factory(section, endpoint_context)
+            self.transports[name] = kinds[section.transport].factory(section, self._endpoint_context(name))
         self._configured_subscriptions = StaticDirectory(self._subscriptions_of_transports())
         self._pause_file = PauseFile(config.state_dir)
         self._paused = PausedDirectory(self._build_directory(), self._pause_file.save)
@@ -206,6 +192,21 @@ class Streamer:
             self._hosted,
         )
         self._kinds = kinds
+
+    def _endpoint_context(self, name: str) -> EndpointContext:
+        config = self._config
+        return EndpointContext(
+            name,
+            config.authority,
+            self._clock,
+            self.decoder,
+            self.context.serves,
+            self._configured_topics,
+            self._peers.local_id.instance,
+            sibling_authorities(config, name),
+            config.state_dir,
+            self.context.stores,
+        )
 
     def _build_egress_queue(self, name: str, config: StreamerConfig) -> EndpointQueue:
         transport, limits, dispatcher = self.transports[name], config.limits(name), self.dispatcher

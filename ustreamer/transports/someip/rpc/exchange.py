@@ -81,9 +81,10 @@ _AROUND_REQUEST_ID: Final = ">8sI4s"
 _REQUEST_ID, _REQUEST_ID_AT = Struct(">I"), 8
 _LENGTH_BASE: Final = HEADER_LENGTH - MIN_LENGTH  # the offset that `length` counts from
 
-# Plain ints: comparing the type of an event with a member of an IntEnum costs 0.07 us more.
 _OF_CLIENTS: Final = "request_"
 """Refusals whose peer is a client: it may also be the host of any service."""
+
+# Plain ints: comparing the type of an event with a member of an IntEnum costs 0.07 us more.
 _NOTIFICATION: Final = int(MessageType.NOTIFICATION)
 _REQUESTS: Final = frozenset(map(int, (MessageType.REQUEST, MessageType.REQUEST_NO_RETURN)))
 _RESPONSES: Final = frozenset(map(int, (MessageType.RESPONSE, MessageType.ERROR)))
