@@ -134,7 +134,6 @@ BOUNDED = {
     "by an action of the operator on this machine": {
         "admin.client_lost",
         "admin.failed",
-        "admin.server_ended",
         "control.reload_refused",
         "dead_letters.redriven",
         "someip.link",

@@ -131,6 +131,15 @@ def test_what_is_watched_and_listed_is_bounded(watch: Watch) -> None:
     assert len(watch.monitor.present()) == MAX_LISTED
 
 
+def test_a_peer_that_was_forgotten_is_no_new_intrusion(watch: Watch) -> None:
+    """Its count is that since the start of the endpoint."""
+    peers = {f"peer{number}": 50 for number in range(MAX_TRACKED + 1)}
+    watch.observe({}, access=peers)
+    began = sum(watch.monitor.begun().values())
+    watch.observe({}, access=peers)
+    assert sum(watch.monitor.begun().values()) == began
+
+
 def test_a_streamer_names_the_authority_whose_messages_are_denied(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -104,6 +104,8 @@ class IntrusionMonitor:
     def __init__(self) -> None:
         self._watched: OrderedDict[_Key, _Watched] = OrderedDict()
         self._lock = Lock()
+        self._before: Mapping[str, Mapping[tuple[str, str], int]] = {}
+        """The refusals by peer a second ago."""
         self._begun: Counter[tuple[str, str]] = Counter()
         self._totals: dict[tuple[str, str], int] = {}
         self._others: Counter[tuple[str, str]] = Counter()
@@ -138,6 +140,7 @@ class IntrusionMonitor:
                     key = (endpoint, reason, UNKNOWN)
                     scale = _MANY if reason in named else 1
                     self._observe_one(key, self._others[endpoint, reason], now_ns, wall_ms, scale)
+            self._before = by_peer
 
     def _observe_one(self, key: _Key, count: int, now_ns: int, wall_ms: int, scale: int = 1) -> int:
         """The new refusals if the peer is an intrusion now, else 0. `scale` is a factor of the limit."""
@@ -147,8 +150,9 @@ class IntrusionMonitor:
         if watched is None:
             if count <= 0:
                 return 0
-            # A named peer is new with its first refusal. The sum of the others is new with the streamer.
-            watched = self._watched[key] = _Watched(0, 0, now_ns)
+            # All refusals of a new peer are new. Those of one that was forgotten are not.
+            known = self._before.get(key[0], {}).get(key[1:], 0)
+            watched = self._watched[key] = _Watched(known, known, now_ns)
             if len(self._watched) > MAX_TRACKED:
                 self._watched.popitem(last=False)
         if count != watched.count:

@@ -28,6 +28,7 @@ from ustreamer.core.delivery.ports import (
 from ustreamer.uprotocol.batch import MessageBatch
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatus
+from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import UUri
 
 
@@ -105,8 +106,9 @@ class Delivery:
         self.period_since_ns = 0
         # Held messages: filter, message, arrival time. When a filter fails, its messages are still here to be settled.
         self._held: list[tuple[Filter, UMessage, int]] = []
-        # Arrival times of released messages by id(message), until they are settled. Only taps need them.
-        self._arrival_ns: dict[int, int] = {}
+        # Arrival times of released messages, until they are settled. Only taps need them. By id: a durable queue may
+        # write a message to disk, and read another object.
+        self._arrival_ns: dict[UUID, int] = {}
         self._filters: tuple[Filter, ...] = ()
         self.filter_calls: tuple[FilterCall, ...] = ()
         self.received = self.delivered = self.throttled = 0
@@ -256,7 +258,7 @@ class Delivery:
         elif verdict is Verdict.NO_SUBSCRIBER and self.broadcast:
             self.settle(self._owner.ledger, message, verdict, now_ns, now_ns)
         elif verdict is Verdict.QUEUED:
-            self._held.append((holder, message, self._arrival_ns.pop(id(message), now_ns)))
+            self._held.append((holder, message, self._arrival_ns.pop(message.id, now_ns)))
             self._owner.held += 1
         else:
             error_text = f"admit returned {verdict!r}: expected None, THROTTLED, DENIED or QUEUED"
@@ -277,11 +279,16 @@ class Delivery:
     def _count_released(self, message: UMessage, arrived_ns: int) -> None:
         self._owner.held -= 1
         if self._owner.taps:
-            self._arrival_ns[id(message)] = arrived_ns
+            self._arrival_ns[message.id] = arrived_ns
 
     def clear_arrivals(self) -> None:
         """Drop the arrival times after the last tap is removed. Called under the owner's lock."""
         self._arrival_ns.clear()
+
+    @property
+    def holds_messages(self) -> bool:
+        """Whether a filter holds a message of it."""
+        return bool(self._held)
 
     def abandon_held(self, now_ns: int, reason: UStatus) -> list[UMessage]:
         """Dead-letter all held messages, respond to requesters, and return the messages. Under the owner's lock."""
@@ -373,7 +380,7 @@ class Delivery:
         attempts: int,
         first_attempt_ns: int,
     ) -> None:
-        arrived_ns = self._arrival_ns.pop(id(message), received_ns) if self._arrival_ns else received_ns
+        arrived_ns = self._arrival_ns.pop(message.id, received_ns) if self._arrival_ns else received_ns
         for tap in taps:
             try:
                 tap(

@@ -10,7 +10,7 @@ from collections.abc import Set as AbstractSet
 from heapq import nlargest
 from itertools import chain
 from operator import attrgetter
-from weakref import WeakValueDictionary
+from weakref import WeakSet, WeakValueDictionary
 
 import msgspec
 
@@ -60,6 +60,9 @@ class DeliveryRegistry:
         self._by_topic: OrderedDict[UUri, tuple[Delivery, ...]] = OrderedDict()
         self._authorities: FairEviction[UUri] = FairEviction(limit)
         self._unicast: dict[str, Delivery] = {}
+        # The timer of a held message keeps its delivery.
+        self._removed: WeakSet[Delivery] = WeakSet()
+        """Deliveries that held messages when their topic or target ended."""
         # Weak: an outgoing batch ends with its last delivery.
         self._outgoing: WeakValueDictionary[tuple[str, UUri | None], OutgoingBatch] = WeakValueDictionary()
 
@@ -67,6 +70,10 @@ class DeliveryRegistry:
         yield from self._unicast.values()
         for each in self._by_topic.values():
             yield from each
+
+    def with_held_messages(self) -> list[Delivery]:
+        """The deliveries that hold messages, also those whose topic or target has ended."""
+        return [each for each in chain(self, self._removed) if each.holds_messages]
 
     @property
     def topics(self) -> AbstractSet[UUri]:
@@ -80,6 +87,7 @@ class DeliveryRegistry:
             self._retargeted(before.get((target.endpoint, target.subscriber)), topic, target, now_ns)
             for target in targets
         )
+        self._removed.update(set(before.values()).difference(deliveries))
         if deliveries:
             self._store(topic, deliveries)
         elif topic in self._by_topic:
@@ -98,7 +106,7 @@ class DeliveryRegistry:
         self._by_topic[topic] = deliveries
 
     def _remove(self, topic: UUri) -> None:
-        del self._by_topic[topic]
+        self._removed.update(self._by_topic.pop(topic))
         self._authorities.remove(topic.authority_name, topic)
 
     def _retargeted(self, delivery: Delivery | None, topic: UUri, target: Target, now_ns: int) -> Delivery:

@@ -274,16 +274,18 @@ class Dispatcher:
         """A context manager: within its block no ingress dispatches, so every received message has its outcome.
 
         Not for filters and taps, which run within a dispatch. An ingress that is busy for longer than `_LOCK_S`, in a
-        plugin or in a send, is waited for alone: a slow endpoint delays no other. After `_MAX_BUSY_S` the block runs
-        all the same, so that a stop ends; the messages in progress have no outcome then.
+        plugin or in a send, is waited for alone: a slow endpoint delays no other. After `_MAX_BUSY_S` in all the block
+        runs all the same, so that a stop ends; the messages in progress have no outcome then.
         """
+        end_ns = self.clock.monotonic_ns() + round(_MAX_BUSY_S * 1e9)
         while True:
             with ExitStack() as locks:
                 busy = self._lock_all(locks)
                 if busy is None:
                     yield
                     return
-            if not busy.try_lock(_MAX_BUSY_S):
+            left_s = (end_ns - self.clock.monotonic_ns()) / 1e9
+            if left_s <= 0 or not busy.try_lock(left_s):
                 yield
                 return
             busy.unlock()

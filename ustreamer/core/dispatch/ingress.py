@@ -513,7 +513,9 @@ class Ingress:
     def on_filter_stop(
         self, message: UMessage, delivery: Delivery, verdict: Verdict, reason: UStatus
     ) -> None:
-        """A filter ended a delivery: send an error response, and make a dead letter of a failed delivery."""
+        """A filter failed or denied a message, or it expired there: make a dead letter, unless denied, and an error
+        Response.
+        """
         if verdict is Verdict.DEAD_LETTERED or verdict is Verdict.EXPIRED:
             now_ns = self._monotonic_ns()
             self._dispatcher.dead_letter(message, reason, delivery.endpoint, 0, now_ns, now_ns, self.name)
@@ -579,7 +581,7 @@ class Ingress:
         with self._lock:
             return [
                 each
-                for delivery in self._deliveries
+                for delivery in self._deliveries.with_held_messages()
                 for each in delivery.abandon_held(self._monotonic_ns(), reason)
             ]
 

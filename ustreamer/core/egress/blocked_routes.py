@@ -204,10 +204,8 @@ class BlockedRoutes:
         failures of the route keep counting until then.
         """
         closed = self._routes.get(route)
-        if closed is None:
-            return None
-        if not closed.streams:
-            self._remove_route(route)
+        if closed is None or not closed.streams:
+            self.remove_if_empty(route)
             return None
         (rank, key), stream = next(iter(closed.streams.items()))
         item = stream.items.popleft()
@@ -215,6 +213,12 @@ class BlockedRoutes:
         if not stream.items:
             del self._streams[rank][key], closed.streams[rank, key]
         return item
+
+    def remove_if_empty(self, route: Hashable) -> None:
+        """End `route` if no message waits for it: all that `pop_head` returned have failed."""
+        closed = self._routes.get(route)
+        if closed is not None and not closed.streams:
+            self._remove_route(route)
 
     def release_route(self, route: Hashable) -> list[tuple[int, deque[QueuedMessage]]]:
         """The route is open: pop its messages by class and stream, in the order in which the streams were blocked."""

@@ -4,7 +4,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import IntEnum
-from itertools import chain, islice
+from itertools import chain
 from typing import Final, Protocol, runtime_checkable
 
 import msgspec
@@ -174,7 +174,11 @@ class StaticDirectory:
         return () if self._is_empty else self._by_topic.match(topic)
 
     def watch(self, on_change: SubscriptionWatch, max_topics: int | None = None) -> None:
-        for each in islice(self._by_topic, max_topics):
+        topics = set[UUri]()
+        for each in self._by_topic:
+            topics.add(each.topic)
+            if max_topics is not None and len(topics) > max_topics:
+                return
             on_change(each, Change.PRESENT)
 
     def list_subscriptions(self) -> Iterator[Subscription]:

@@ -14,12 +14,13 @@ import struct
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Annotated, Any, Final, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
 from ustreamer.core.base.clock import Clock
+from ustreamer.core.base.log_limit import limited
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
 
@@ -33,6 +34,7 @@ _PEER_CREDENTIALS: Final = struct.Struct("3i")  # pid, uid, gid
 # For a stream reader that stopped reading: it occupies one of few slots.
 _STREAM_WRITE_TIMEOUT_S: Final = 60.0
 _POLL_S: Final = 0.5
+_ACCEPT_RETRY_S: Final = 1.0
 _TIMEVAL: Final = struct.Struct("@ll")
 _BACKLOG: Final = 8
 _NS_PER_S: Final = 1_000_000_000
@@ -236,7 +238,7 @@ class AdminServer:
         self._handle = handle
         self._monotonic_ns = clock.monotonic_ns
         self._listener: socket.socket | None = None
-        self._closing = False
+        self._closing = Event()
         self._streams: dict[Thread, tuple[LineStream, socket.socket]] = {}
         self._thread = Thread(target=self._run, name="admin", daemon=True)
 
@@ -260,15 +262,14 @@ class AdminServer:
 
     def _run(self) -> None:
         assert self._listener is not None
-        while not self._closing:
+        while not self._closing.is_set():
             try:
                 connection, _ = self._listener.accept()
-            except OSError:
-                if (
-                    not self._closing
-                ):  # for example out of file descriptors: the streamer works without this server
-                    log.exception("admin.server_ended")
-                return
+            except OSError as error:  # for example out of file descriptors
+                if not self._closing.is_set():
+                    log.error("admin.not_accepted", extra={"reason": str(error), **limited("admin")})  # noqa: TRY400
+                    self._closing.wait(_ACCEPT_RETRY_S)
+                continue
             stream = self._serve(connection)
             if stream is None:
                 connection.close()
@@ -312,7 +313,7 @@ class AdminServer:
         with closing(connection), closing(stream):
             connection.settimeout(_STREAM_WRITE_TIMEOUT_S)
             try:
-                while not self._closing and not _is_disconnected(connection):
+                while not self._closing.is_set() and not _is_disconnected(connection):
                     lines = stream.wait_lines(_POLL_S)
                     connection.sendall(b"".join(msgspec.json.encode(each) + b"\n" for each in lines))
             except OSError as error:
@@ -353,7 +354,7 @@ class AdminServer:
 
     def close(self, timeout_s: float) -> None:
         """Complete the response in progress, accept no further request, and remove the socket. May be repeated."""
-        self._closing = True
+        self._closing.set()
         if self._listener is None:
             return
         with suppress(OSError):  # not listening yet
@@ -408,7 +409,7 @@ def send_request(state_dir: Path, request: AdminRequest, timeout_s: float | None
 
 
 def stream_lines(path: Path, request: AdminRequest) -> Generator[bytes, None, None]:
-    """Send a request to the admin socket `path`, then yield each line of the stream until its end. Raises as `ask`."""
+    """Send a request to the admin socket `path`, then yield each line of the stream until its end. Raises as `send_request`."""
     with _open_request(path, request) as connection, connection.makefile("rb") as lines:
         _decode_result(lines.readline(), path)
         connection.settimeout(None)

@@ -34,6 +34,7 @@ from ustreamer.core.base.log_limit import limited
 from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.expiry import Expiry, remaining_after_reboot_ms
 from ustreamer.core.delivery.ledger import Verdict
+from ustreamer.core.delivery.plugin_errors import FOREIGN_ERRORS
 from ustreamer.core.egress.egress_queue import EgressQueue
 from ustreamer.core.egress.limits import CLASSES, NEVER_NS, OVERHEAD_BYTES, EgressLimits, QueuedMessage
 from ustreamer.core.egress.subscriber_queue import SubscriberQueue
@@ -323,8 +324,9 @@ class DurableQueue(EndpointQueue):
 
     def _kept_keys(self) -> list[tuple[UUID, bytes]]:
         """The ids and keys of the sent messages on disk that may not have arrived."""
-        unreceipted = [(id, key) for key, (id, _) in self._unreceipted.items()]
-        return [*self._sent_records.on_disk(), *unreceipted]
+        with self._lock:
+            unreceipted = [(id, key) for key, (id, _) in self._unreceipted.items()]
+            return [*self._sent_records.on_disk(), *unreceipted]
 
     def set_limits(self, limits: EgressLimits) -> None:
         with self._lock:
@@ -376,7 +378,7 @@ class DurableQueue(EndpointQueue):
                 del self._sent_requests[item.message.id]
         if key:
             self._persisted -= 1
-            if verdict is Verdict.DELIVERED and self._transport.awaits_receipt(item.message.id):
+            if verdict is Verdict.DELIVERED and self._awaits_receipt(item.message.id):
                 self._undeleted += 1
                 self._unreceipted[key] = item.message.id, now_ns
                 self._wake_writer()
@@ -387,6 +389,13 @@ class DurableQueue(EndpointQueue):
             # A record that is being written will be on disk, and is obsolete.
             self._undeleted += id(item) in self._being_written
 
+    def _awaits_receipt(self, id: UUID) -> bool:
+        try:
+            return self._transport.awaits_receipt(id)
+        except FOREIGN_ERRORS as error:  # as in `_refusal`: as if the transport knew no receipts
+            self._log_error(error)
+            return False
+
     def _delete_receipted(self) -> None:
         """Delete the records of sent messages that have arrived, or that are on disk among the sent messages.
 
@@ -396,7 +405,7 @@ class DurableQueue(EndpointQueue):
         while self._unreceipted:
             key, (id, sent_ns) = next(iter(self._unreceipted.items()))
             is_kept = self._sent_records.is_on_disk(id) or now_ns - sent_ns > _UNRECEIPTED_NS
-            if not is_kept and self._transport.awaits_receipt(id):
+            if not is_kept and self._awaits_receipt(id):
                 return
             del self._unreceipted[key]
             self._deletes.add_key(key)

@@ -25,6 +25,7 @@ from ustreamer.core.base.clock import Clock
 from ustreamer.core.delivery.delivery import Delivery, settle_delivered
 from ustreamer.core.delivery.expiry import Expiry
 from ustreamer.core.delivery.ledger import Ledger, Verdict
+from ustreamer.core.delivery.plugin_errors import FOREIGN_ERRORS
 from ustreamer.core.delivery.ports import SendBatch, SendOne
 from ustreamer.core.egress.egress_queue import EgressQueue
 from ustreamer.core.egress.limits import OVERHEAD_BYTES, EgressLimits, QueuedMessage
@@ -152,7 +153,7 @@ class EndpointQueue(SendWorker):
                 self._credit -= size
                 try:
                     delivery.transmit(message)
-                except Exception as error:  # noqa: BLE001  # see `_refusal`
+                except FOREIGN_ERRORS as error:  # see `_refusal`
                     refusal = self._refusal(error, delivery)
                     if isinstance(refusal, SubscriberEnded):
                         verdict, why = Verdict.NO_SUBSCRIBER, refusal.status
@@ -259,7 +260,9 @@ class EndpointQueue(SendWorker):
             unexpired = self._expiry.unexpired(messages)
         try:
             taken = transmit_batch(unexpired)
-        except Exception as error:  # noqa: BLE001  # as in `_refusal`; the number sent is unknown, so duplicates rather than losses
+        except (
+            FOREIGN_ERRORS
+        ) as error:  # as in `_refusal`; the number sent is unknown: duplicates rather than losses
             self._log_error(error)
             return 0
         if taken < len(messages):
@@ -294,7 +297,11 @@ class EndpointQueue(SendWorker):
         """Renew the credit from the transport's send window. After a refusal, at most once per ms."""
         if now_ns < self._next_room_check_ns:
             return False
-        room = self._transport.send_window()
+        try:
+            room = self._transport.send_window()
+        except FOREIGN_ERRORS as error:  # as in `_refusal`: the message waits
+            self._log_error(error)
+            room = 0
         # Credit limits split batches: 64 messages of 1 kB from UDP to UDP then cost 2.1 us each instead of 1.8.
         self._credit = room if room >= UNBOUNDED else min(room, _MAX_CREDIT)
         if self._credit < size:

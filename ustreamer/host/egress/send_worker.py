@@ -20,7 +20,7 @@ from ustreamer.core.base.clock import Clock
 from ustreamer.core.base.log_limit import limited
 from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import Ledger, Verdict
-from ustreamer.core.delivery.plugin_errors import safe_str
+from ustreamer.core.delivery.plugin_errors import FOREIGN_ERRORS, safe_str
 from ustreamer.core.egress.egress_queue import EgressQueue
 from ustreamer.core.egress.limits import NEVER_NS, EgressLimits, QueuedMessage
 from ustreamer.core.egress.subscriber_queue import SubscriberQueue
@@ -88,7 +88,7 @@ class SendWorker:
         self._reopened_routes: set[Hashable] = set()  # routes opened during the current send
         self._route_logged = 0  # the highest log level of a closed route, since all routes were open
         self._retries = 0
-        self._logged_errors: set[type[Exception]] = set()
+        self._logged_errors: set[type[BaseException]] = set()
         self._thread = Thread(target=self._run, name=f"egress {name}", daemon=True)
 
     def restore(self) -> None:
@@ -171,7 +171,7 @@ class SendWorker:
         item.last_attempt_ns = now_ns
         try:
             item.delivery.transmit(item.message)
-        except Exception as error:  # noqa: BLE001  # see `_refusal`
+        except FOREIGN_ERRORS as error:  # see `_refusal`
             refusal = self._refusal(error, item.delivery)
             if isinstance(refusal, SubscriberEnded):
                 with self._lock:
@@ -352,16 +352,14 @@ class SendWorker:
                 item = None if self._closing else subscriber_queue.blocked.pop_head(route)
                 self._in_flight = 0 if item is None else 1
             if item is None:
-                return
+                break
             link_ups = self._link_ups
             refusal = self._send(item)
             if refusal is None:
                 with self._lock:
                     self._queue.release_route(subscriber_queue, route)
-                    if not self._queue.closed_routes:
-                        self._route_logged = 0
                 subscriber_queue.failures = 0
-                return
+                break
             if isinstance(refusal, RouteUnavailable):
                 self._block(subscriber_queue, item, refusal, link_ups)
                 return
@@ -374,10 +372,14 @@ class SendWorker:
                     self._in_flight = 0
                 self._pause(subscriber_queue, refusal.status, link_ups)
                 return
+        with self._lock:
+            subscriber_queue.blocked.remove_if_empty(route)
+            if not self._queue.closed_routes:
+                self._route_logged = 0
 
     # --- the transport -----------------------------------------------------------------------------------------------
 
-    def _refusal(self, error: Exception, delivery: Delivery) -> UStatusError:
+    def _refusal(self, error: BaseException, delivery: Delivery) -> UStatusError:
         """The refusal of a send that raised. A defect in a transport stops neither a send thread nor an ingress."""
         if not isinstance(error, UStatusError):
             self._log_error(error)
@@ -393,7 +395,7 @@ class SendWorker:
         absent_from_ns = refusal.absent_from_ns
         return absent_from_ns is None or self._clock.monotonic_ns() < absent_from_ns
 
-    def _log_error(self, error: Exception) -> None:
+    def _log_error(self, error: BaseException) -> None:
         if type(error) not in self._logged_errors:
             self._logged_errors.add(type(error))
             log.error("egress.failed", exc_info=error, extra={"endpoint": self.name})

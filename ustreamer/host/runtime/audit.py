@@ -110,8 +110,8 @@ class AuditLog(logging.Handler):
             if older.exists():
                 older.replace(self._path.with_name(f"{self._path.name}.{number + 1}"))
         self._path.replace(self._path.with_name(f"{self._path.name}.1"))
-        os.close(self._file)
-        self._file = _open(self._path)
+        full, self._file = self._file, _open(self._path)
+        os.close(full)
 
     def start(self) -> None:
         """Audit from now on, whatever the level of the log is."""

@@ -57,6 +57,7 @@ class Control:
         self._path = path
         self._load = load
         self._reloading = Lock()
+        self._redriving = Lock()
         self._closing = False
         self._handlers: Mapping[type[AdminRequest], Callable[[Any], object]] = {
             ReloadRequest: lambda request: self.reload(Path(request.config)),
@@ -165,6 +166,10 @@ class Control:
     # --- dead letters ------------------------------------------------------------------------------------------------
 
     def _redrive(self, request: RedriveRequest) -> RedriveResult:
+        with self._redriving:  # two at once would send a letter twice
+            return self._redrive_letters(request)
+
+    def _redrive_letters(self, request: RedriveRequest) -> RedriveResult:
         store = self._streamer.dead_letter_writer.store
         numbers = store.numbers() if request.numbers is None else list(dict.fromkeys(request.numbers))
         done: list[Redriven] = []

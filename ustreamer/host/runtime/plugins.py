@@ -303,7 +303,7 @@ def authorisation(manager: pluggy.PluginManager) -> Authorise | None:
     def authorise(peer: Peer, attributes: UAttributes) -> UStatus | None:
         try:
             reasons: list[UStatus] = hook(peer=peer, attributes=attributes)
-        except Exception as error:  # foreign code: what it cannot decide is denied
+        except FOREIGN_ERRORS as error:  # foreign code: what it cannot decide is denied
             log.exception("plugins.authorisation_failed", extra={**limited(peer.endpoint)})
             return UStatus(UCode.PERMISSION_DENIED, f"a plugin could not authorise it: {safe_str(error)}")
         return reasons[0] if reasons else None
@@ -319,7 +319,7 @@ def isolated(watch: SubscriptionWatch) -> SubscriptionWatch:
         nonlocal failed
         try:
             watch(subscription, change)
-        except Exception:
+        except FOREIGN_ERRORS:
             if not failed:
                 log.exception("plugins.failed", extra={"plugin": plugin_name(watch)})
             failed = True

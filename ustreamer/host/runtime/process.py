@@ -148,11 +148,13 @@ def run(loaded: Loaded, drain_s: float, ready: Callable[[], None], audit: Path |
     with StateLock(loaded.config.state_dir), _auditing(audit, streamer):
         server = AdminServer(loaded.config.state_dir, control.handle_request, SYSTEM_CLOCK)
         observe, manager = observe_server(loaded.config, streamer, control), _service_manager(streamer)
+        is_started, unsent = False, 0
         try:
             server.open()
             if observe is not None:
                 observe.open()
             streamer.start()
+            is_started = True
             server.start()
             if observe is not None:
                 observe.start()
@@ -167,7 +169,9 @@ def run(loaded: Loaded, drain_s: float, ready: Callable[[], None], audit: Path |
             server.close(_ADMIN_JOIN_S)
             if observe is not None:
                 observe.close(_ADMIN_JOIN_S)
-        return Undelivered(streamer.stop(drain_s), streamer.unconfirmed)
+            if is_started:
+                unsent = streamer.stop(drain_s)
+        return Undelivered(unsent, streamer.unconfirmed)
 
 
 @contextmanager

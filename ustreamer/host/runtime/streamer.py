@@ -443,15 +443,15 @@ class Streamer:
 
     def _watch_intrusions(self) -> None:
         """Report peers that are refused often, now and every second from now on."""
+        now_ns = self._clock.monotonic_ns()
+        self._timers.schedule(now_ns + _NS_PER_S, self._watch_intrusions)  # first: a transport may raise
         by_peer = {each.name: dict(each.denied_by_authority.counts()) for each in self.dispatcher.ingresses()}
         for name, transport in self.transports.items():
             by_peer[name].update(transport.refused_by_peer())
-        now_ns = self._clock.monotonic_ns()
         counters = self.endpoints()
         self.intrusions.observe(counters, by_peer, now_ns, self._clock.wall_ms())
         for name, counts in counters.items():
             self._refusals.observe(name, refusals_of(counts))
-        self._timers.schedule(now_ns + _NS_PER_S, self._watch_intrusions)
 
     def _restore(self) -> None:
         """Queue the messages of earlier processes first: no new message may overtake them."""

@@ -8,6 +8,7 @@ from threading import Condition, Thread
 from ustreamer.core.base.clock import Clock
 from ustreamer.core.base.log_limit import limited
 from ustreamer.core.base.timers import Timers
+from ustreamer.core.delivery.plugin_errors import FOREIGN_ERRORS
 
 log = logging.getLogger("ustreamer.timers")
 
@@ -62,7 +63,7 @@ class TimerThread:
 def _call(action: Callable[[], None]) -> None:
     try:
         action()
-    except Exception:
+    except FOREIGN_ERRORS:
         # A defect in a plugin must not stop the timers of all others. The log has its traceback.
         name = getattr(action, "__qualname__", repr(action))
         log.exception("timers.callback_failed", extra={"action": name, **limited(name)})
