@@ -1081,6 +1081,29 @@ def test_a_held_message_is_delivered_after_its_topic_was_evicted(
     assert world.egress["dash"].messages == messages
 
 
+def test_a_held_message_of_an_evicted_topic_has_a_verdict_after_a_stop(
+    build: "type[World]", holding: "type[HoldingFilter]"
+) -> None:
+    world = build(lambda delivery: [holding(delivery, SECOND_NS)], route_limit=1)
+    messages = [event(world, topic) for topic in (SPEED, DOORS)]
+    for each in messages:
+        world.directory.subscribe(each.attributes.source, DASH, SECOND_NS)
+    for each in messages:
+        world.receive("chassis", each)
+    abandoned = world.dispatcher.abandon_held(UStatus(UCode.UNAVAILABLE, "stopped"))
+    assert sorted(each.id for each in abandoned) == sorted(each.id for each in messages)
+    assert world.ledger().queued == 0
+
+
+def test_a_held_message_of_an_ended_subscription_has_a_verdict_after_a_stop(held_world: "World") -> None:
+    world, held = held_world, event(held_world)
+    world.receive("chassis", held)
+    world.directory.unsubscribe(SPEED, DASH)
+    world.receive("chassis", event(world))
+    assert world.dispatcher.abandon_held(UStatus(UCode.UNAVAILABLE, "stopped")) == [held]
+    assert world.ledger().queued == 0
+
+
 def test_a_held_notification_needs_no_subscription(
     build: "type[World]", holding: "type[HoldingFilter]"
 ) -> None:

@@ -72,6 +72,14 @@ def test_a_retried_route_is_due_at_once_and_not_before_others(blocked: BlockedRo
     assert blocked.next_due_ns == 5
 
 
+def test_a_route_ends_when_all_its_messages_have_failed(blocked: BlockedRoutes, counters: Counting) -> None:
+    blocked.pop_head("S")
+    blocked.remove_if_empty("R")
+    blocked.remove_if_empty("S")
+    assert (blocked.closed_routes, counters.routes) == (1, {"R"})
+    blocked.remove_if_empty("S")
+
+
 def test_released_messages_are_grouped_by_stream_and_no_longer_counted(
     blocked: BlockedRoutes, counters: Counting
 ) -> None:

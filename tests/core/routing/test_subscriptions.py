@@ -210,3 +210,10 @@ def test_the_version_source_is_the_only_changing_directory() -> None:
     assert two.version_source is two
     assert two.version == 8
     assert merge_directories([one]) is one
+
+
+def test_a_watch_reports_all_subscriptions_of_the_first_topics() -> None:
+    subscriptions = [Subscription(topic, each) for topic in (SPEED, DOORS) for each in (CLOUD, DASH)]
+    reported = list[Subscription]()
+    StaticDirectory(subscriptions).watch(lambda each, _: reported.append(each), max_topics=1)
+    assert reported == subscriptions[:2]

@@ -4,6 +4,7 @@
 import contextlib
 import json
 import os
+import resource
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 
+from tests.host.waiting import eventually
 from ustreamer.host.admin import server
 from ustreamer.host.admin.server import (
     AdminError,
@@ -271,3 +273,20 @@ def test_a_streamer_that_accepts_no_more_connections_gives_no_answer(tmp_path: P
             send_request(tmp_path, RoutesRequest(), 0.2)
         for each in waiting:
             each.close()
+
+
+def test_commands_are_accepted_again_after_the_process_had_no_file_descriptor_left(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(DEADLINE_S)
+        directory = os.open(bench.state_dir, os.O_RDONLY)
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+        try:
+            connection.connect(f"/proc/self/fd/{directory}/{server.SOCKET}")
+            eventually(lambda: "admin.not_accepted" in caplog.messages, "the log line")
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+            os.close(directory)
+    assert send_request(bench.state_dir, RoutesRequest()) == {"here": 1}

@@ -731,16 +731,19 @@ def test_a_request_without_a_receiver_is_a_dead_letter_at_its_first_try(make_rig
     assert rig.queue.statistics().blocked == 1  # a publication still waits for a subscriber
 
 
-def test_blocked_requests_are_settled_when_no_receiver_is_expected_any_more(make_rig: MakeRig) -> None:
+@pytest.mark.parametrize("calls", [64, 100, 128])  # 64 are tried at a time
+def test_blocked_requests_are_settled_when_no_receiver_is_expected_any_more(
+    make_rig: MakeRig, calls: int
+) -> None:
     watch = Stopwatch()
     absent_from_ns = watch.clock.monotonic_ns() + 7 * NS_PER_MS
     limits = EgressLimits(retry_first_ms=4, retry_max_ms=1_000)
     rig = make_rig(AbsentReceivers(absent_from_ns, CALLER), limits, watch.clock, lambda: 0.0)
     watch.attach(rig.queue)
-    rig.offer(*(call(CALLER, n) for n in range(100)))
-    rig.start().wait_settled(100)
+    rig.offer(*(call(CALLER, n) for n in range(calls)))
+    rig.start().wait_settled(calls)
     assert watch.pauses_ms == [4, 3]
-    assert [n for n, _, _ in rig.undelivered] == list(range(100))
+    assert [n for n, _, _ in rig.undelivered] == list(range(calls))
     assert rig.queue.statistics().closed_routes == 0
 
 
@@ -1501,3 +1504,38 @@ def test_four_ingresses_at_once_lose_nothing_and_each_keeps_its_order(
         assert of_one == sorted(of_one)
     ledger = rig.ledger_snapshot()
     assert (ledger.received, ledger.queued, ledger.unaccounted) == (4 * each, 0, 0)
+
+
+class BrokenWindow(ScriptedTransport):
+    """Its send window raises; its sends work."""
+
+    def send_window(self) -> int:
+        raise ZeroDivisionError("on purpose")
+
+
+def test_a_message_waits_where_the_room_of_a_transport_cannot_be_read(
+    make_rig: MakeRig,
+) -> None:
+    rig = make_rig(BrokenWindow()).start()
+    rig.offer(*map(event, range(3)))
+    rig.wait_settled(3)
+    assert rig.sent == [0, 1, 2]
+
+
+class Exiting(ScriptedTransport):
+    """Foreign code that ends the process, as it believes."""
+
+    def send(self, message: UMessage) -> None:
+        if number(message) == 0:
+            raise SystemExit("on purpose")
+        super().send(message)
+
+
+def test_a_transport_that_exits_does_not_end_the_send_thread(
+    make_rig: MakeRig,
+) -> None:
+    rig = make_rig(Exiting()).start()
+    rig.offer(*map(event, range(3)))
+    rig.wait_settled(3)
+    assert rig.sent == [1, 2]
+    assert [(number, status.code) for number, status, _ in rig.undelivered] == [(0, UCode.INTERNAL)]

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The audit log: its lines, its bounds, its files. tests/e2e/routing/test_identities.py has one of a real streamer."""
 
+import errno
 import json
 import logging
 import stat
@@ -15,6 +16,7 @@ from ustreamer.core.delivery.ledger import Verdict
 from ustreamer.core.routing.identity import Identity, Peer
 from ustreamer.core.routing.router import RoutingDecision
 from ustreamer.core.routing.subscriptions import Change, Subscription
+from ustreamer.host.runtime import audit
 from ustreamer.host.runtime.audit import BURST, FILES, AuditLog
 from ustreamer.uprotocol.umessage import publish
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
@@ -126,3 +128,29 @@ def test_a_file_that_cannot_be_opened_is_an_error_with_its_name(tmp_path: Path) 
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(UStatusError, match="audit log"):
         Rig(tmp_path / "link")
+
+
+def test_a_new_file_that_cannot_be_opened_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The number of a closed file would be that of the next socket."""
+    rig = Rig(tmp_path / "audit.jsonl", max_bytes=1)
+    opened = audit._open
+    rig.deny()
+
+    def refuse(path: Path) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(audit, "_open", refuse)
+    for _ in range(2):
+        rig.deny()
+    monkeypatch.setattr(audit, "_open", opened)
+    rig.deny()
+    [line] = rig.lines()
+    assert line["lost"] == 2
+    assert sorted(each.name for each in tmp_path.iterdir()) == [
+        "audit.jsonl",
+        "audit.jsonl.1",
+        "audit.jsonl.2",
+    ]
+    rig.log.close()

@@ -180,6 +180,18 @@ def test_a_streamer_runs_until_a_signal_and_is_ready_only_when_its_endpoints_are
     assert threading.active_count() == before
 
 
+def test_a_streamer_that_fails_after_its_start_is_stopped(tmp_path: Path, network: LocalNetwork) -> None:
+    def ready() -> None:
+        raise ZeroDivisionError("on purpose")
+
+    before = threading.active_count()
+    loaded = process.load(written(tmp_path, HEAD + local(network)))
+    with pytest.raises(ZeroDivisionError):
+        process.run(loaded, 1.0, ready)
+    assert network.attached == ()
+    assert threading.active_count() == before
+
+
 def test_threads_hand_over_quickly_while_a_streamer_runs(tmp_path: Path, network: LocalNetwork) -> None:
     intervals: list[float] = []
 

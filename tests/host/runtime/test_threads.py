@@ -108,11 +108,12 @@ def test_all_calls_are_made_on_one_thread_that_is_called_timers(timers: TimerThr
     assert len(set(threads)) == 1
 
 
+@pytest.mark.parametrize("error", [ZeroDivisionError("on purpose"), SystemExit("on purpose")])
 def test_a_call_that_raises_is_logged_with_name_and_traceback_and_others_run(
-    timers: TimerThread, caplog: pytest.LogCaptureFixture
+    timers: TimerThread, caplog: pytest.LogCaptureFixture, error: BaseException
 ) -> None:
     def broken() -> None:
-        raise ZeroDivisionError("on purpose")
+        raise error
 
     with caplog.at_level("ERROR", "ustreamer.timers"):
         timers.schedule(0, broken)

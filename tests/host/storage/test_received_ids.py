@@ -5,6 +5,7 @@ import errno
 from pathlib import Path
 
 from tests.core.storage.refused_writes import with_refused_writes
+from ustreamer.core.base.clock import ManualClock
 from ustreamer.core.storage.store_states import StoreStates
 from ustreamer.host.storage.received_ids import ID_BYTES, ReceivedIdFile
 
@@ -57,11 +58,20 @@ def test_a_disk_that_refuses_is_reported_until_it_accepts(tmp_path: Path) -> Non
     file.close()
 
 
-def test_without_a_file_nothing_is_kept(tmp_path: Path) -> None:
-    states = StoreStates()
-    (tmp_path / "received").write_bytes(b"")
-    file, found = open_file(tmp_path, states)
-    file.add(ids(1, 2))
+def test_without_a_file_nothing_is_kept_until_it_can_be_opened(tmp_path: Path) -> None:
+    states, time = StoreStates(), ManualClock()
+    directory = tmp_path / "received"
+    directory.write_bytes(b"")
+    file = ReceivedIdFile(directory / "link", time.clock().monotonic_ns, states, capacity=10)
+    assert file.load() == []
+    directory.unlink()
+    file.add(ids(1, 2))  # within a second of the last try
+    [state] = states.snapshot().values()
+    assert state.degraded
+    assert not directory.exists()
+    time.advance(s=1)
+    file.add(ids(2, 3))
+    [state] = states.snapshot().values()
+    assert not state.degraded
     file.close()
-    assert found == []
-    assert states.snapshot()
+    assert open_file(tmp_path)[1] == ids(2, 3)

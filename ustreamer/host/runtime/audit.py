@@ -105,11 +105,12 @@ class AuditLog(logging.Handler):
             self._lost += 1
 
     def _rotate(self) -> None:
-        for number in range(FILES - 1, 0, -1):
-            older = self._path.with_name(f"{self._path.name}.{number}")
-            if older.exists():
-                older.replace(self._path.with_name(f"{self._path.name}.{number + 1}"))
-        self._path.replace(self._path.with_name(f"{self._path.name}.1"))
+        if self._path.exists():  # else it was moved, and the new file could not be opened
+            for number in range(FILES - 1, 0, -1):
+                older = self._path.with_name(f"{self._path.name}.{number}")
+                if older.exists():
+                    older.replace(self._path.with_name(f"{self._path.name}.{number + 1}"))
+            self._path.replace(self._path.with_name(f"{self._path.name}.1"))
         full, self._file = self._file, _open(self._path)
         os.close(full)
 

@@ -22,6 +22,8 @@ CAPACITY: Final = 65_536
 ID_BYTES: Final = 17
 _HEAD: Final = Struct("<Q")
 _SYNC_NS: Final = 1_000_000_000
+_OPEN_NS: Final = 1_000_000_000
+"""The pause between two tries to open the file."""
 _EMPTY: Final = bytes(ID_BYTES)
 
 
@@ -41,31 +43,40 @@ class ReceivedIdFile:
         self._capacity = capacity
         self._file = -1
         self._next = 0
-        self._synced_ns = 0
+        self._synced_ns = self._opened_ns = 0
 
     def load(self) -> list[bytes]:
         """Open the file and return its ids, the oldest first. Never raises: without the file, copies may pass."""
-        size = _HEAD.size + self._capacity * ID_BYTES
         try:
-            os.makedirs(self._path.parent, mode=0o700, exist_ok=True)  # noqa: PTH103 - the simulation replaces `os`
-            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            os.posix_fallocate(self._file, 0, size)
-            content = os.pread(self._file, size, 0)
+            content = self._open()
         except OSError as error:
+            self.close()
+            self._opened_ns = self._monotonic_ns()
             self._states.on_refused(str(self._path), str(error))
             return []
-        self._next = _HEAD.unpack_from(content)[0] % self._capacity
-        slots = [content[at : at + ID_BYTES] for at in range(_HEAD.size, size, ID_BYTES)]
+        slots = [content[at : at + ID_BYTES] for at in range(_HEAD.size, len(content), ID_BYTES)]
         return [each for each in slots[self._next :] + slots[: self._next] if each != _EMPTY]
+
+    def _open(self) -> bytes:
+        size = _HEAD.size + self._capacity * ID_BYTES
+        os.makedirs(self._path.parent, mode=0o700, exist_ok=True)  # noqa: PTH103 - the simulation replaces `os`
+        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        os.posix_fallocate(self._file, 0, size)
+        content = os.pread(self._file, size, 0)
+        self._next = _HEAD.unpack_from(content)[0] % self._capacity
+        return content
 
     def add(self, ids: Sequence[bytes]) -> None:
         """Replace the oldest ids by these."""
-        if self._file < 0:
+        now_ns = self._monotonic_ns()
+        if self._file < 0 and now_ns - self._opened_ns < _OPEN_NS:
             return
         try:
+            if self._file < 0:
+                self._opened_ns = now_ns
+                self._open()
             for begin in range(0, len(ids), self._capacity):
                 self._write(ids[begin : begin + self._capacity])
-            now_ns = self._monotonic_ns()
             if now_ns - self._synced_ns > _SYNC_NS:
                 self._synced_ns = now_ns
                 os.fdatasync(self._file)
