@@ -91,6 +91,7 @@ BOUNDED = {
         "streamer.intrusion_ended",
     },
     "at most once per second, or per pause of the recorder": {
+        "admin.not_accepted",
         "clock.stepped",
         "recorder.disk",
         "recorder.gap",

@@ -783,7 +783,7 @@ def test_reclaimed_messages_are_sent_after_the_next_start_before_those_that_wait
     if not threads:
         first.write_all()
     eventually(lambda: first.queue.persisted == 30, "the writes")
-    assert first.queue.reclaim(as_sent(first, *sent), OVER) == []
+    assert first.queue.reclaim(as_sent(first, *sent)) == []
     ledger = first.ledger_snapshot()
     assert (ledger.delivered, ledger.queued, first.queue.persisted) == (0, 1_230, 1_230)
     close(first)
@@ -799,7 +799,7 @@ def test_a_reclaimed_message_expires_after_the_next_start(start: MakeDurableQueu
     short = first.number(0, ttl=1_000)
     first.offer(short, first.number(1))
     first.send()
-    assert first.queue.reclaim(as_sent(first, short), OVER) == []
+    assert first.queue.reclaim(as_sent(first, short)) == []
     close(first)
     first.clock.advance(s=2)
     second = start(ScriptedTransport(), clock=first.clock)
@@ -814,7 +814,7 @@ def test_reclaimed_messages_that_a_full_spool_refuses_are_returned(start: MakeDu
     life.offer(*sent)
     life.send()
     life.limit_spool(600)
-    refused = life.queue.reclaim(as_sent(life, *sent), OVER)
+    refused = life.queue.reclaim(as_sent(life, *sent))
     assert [number(each.message) for each in refused] == list(range(1_000))
     ledger = life.ledger_snapshot()
     assert (ledger.delivered, ledger.queued, ledger.dead_lettered) == (0, 0, 1_000)
@@ -903,3 +903,40 @@ def test_a_response_does_not_wait_for_a_request_that_never_touched_the_disk(
     eventually(lambda: life.sent == [0], "the send")
     eventually(lambda: not life.queue.has_sent_requests, "the end of the request")
     close(life)
+
+
+def test_a_request_that_is_sent_during_a_refused_write_of_it_is_forgotten(
+    start: MakeDurableQueueRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its record is not on disk, so its Response need not wait."""
+    life = start(ScriptedTransport(DOWN))
+    life.offer(call(CALLER, 0))
+    life.send()
+
+    def send_and_refuse(*_: object) -> list[bytes]:
+        life.clock.advance(s=1)
+        life.send()
+        raise UStatusError(UCode.RESOURCE_EXHAUSTED, "no space left")
+
+    monkeypatch.setattr(life.queue._spool, "commit", send_and_refuse)
+    assert life.write() is False
+    assert life.sent == [0]
+    assert not life.queue.has_sent_requests
+    life.die()
+
+
+def test_a_sent_request_may_be_on_disk_until_the_disk_has_deleted_it(start: MakeDurableQueueRig) -> None:
+    life = start(ScriptedTransport(DOWN))
+    life.offer(call(CALLER, 0))
+    life.send()
+    assert life.write()
+    life.clock.advance(s=1)
+    life.send()
+    assert life.sent == [0]
+    life.clock.advance(s=1)
+    with_refused_writes(errno.EROFS, life.write)
+    after_each = [life.queue.has_sent_requests]
+    assert life.write()
+    after_each.append(life.queue.has_sent_requests)
+    assert after_each == [True, False]
+    life.die()

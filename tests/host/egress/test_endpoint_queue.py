@@ -1523,7 +1523,7 @@ def test_a_message_waits_where_the_room_of_a_transport_cannot_be_read(
 
 
 class Exiting(ScriptedTransport):
-    """Foreign code that ends the process, as it believes."""
+    """Foreign code that tries to end the process."""
 
     def send(self, message: UMessage) -> None:
         if number(message) == 0:

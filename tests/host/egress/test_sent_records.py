@@ -117,7 +117,7 @@ def test_a_stop_keeps_what_is_unconfirmed_and_deletes_the_rest(tmp_path: Path) -
     first.keep("one", 0, 1, 2)
     first.write()
     left = first.sent_items(1, 2)
-    assert first.queue.reclaim(left, STOPPED) == []
+    assert first.queue.reclaim(left) == []
     first.die()
     assert Life(tmp_path).all_sent() == [1, 2]
 
@@ -126,7 +126,7 @@ def test_a_stop_without_unconfirmed_messages_leaves_none_on_disk(tmp_path: Path)
     first = Life(tmp_path)
     first.keep("one", 0, 1, 2)
     first.write()
-    assert first.queue.reclaim([], STOPPED) == []
+    assert first.queue.reclaim([]) == []
     first.die()
     assert Life(tmp_path).queue.queued == 0
 
@@ -136,7 +136,7 @@ def test_a_stop_on_a_full_disk_reports_only_what_is_not_on_disk(tmp_path: Path) 
     [zero, one] = first.keep("one", 0, 1)
     first.write()
     [two] = first.sent_items(2)
-    left = with_refused_writes(errno.ENOSPC, lambda: first.queue.reclaim([zero, one, two], STOPPED))
+    left = with_refused_writes(errno.ENOSPC, lambda: first.queue.reclaim([zero, one, two]))
     assert left == [two]
     first.die()
     assert Life(tmp_path).all_sent() == [0, 1]
@@ -333,6 +333,6 @@ def test_a_stop_deletes_a_message_that_was_kept_for_two_routes(tmp_path: Path) -
     life.keep("one", 1)
     life.keep("two", 1)
     life.write()
-    assert life.queue.reclaim([], STOPPED) == []
+    assert life.queue.reclaim([]) == []
     life.die()
     assert Life(tmp_path).queue.queued == 0

@@ -8,5 +8,6 @@ ports.py          interfaces that plugins, the host and transports implement: Fi
 delivery.py       the filter chain of one target, and the single place where a delivery is settled; read it first
 ledger.py         the verdicts and the ledger law
 expiry.py         decides if the ttl of a message is over, also after a clock step
+outgoing_batch.py the messages of one received batch for one target
 plugin_errors.py  counts and logs plugin exceptions, disables failing taps
 """

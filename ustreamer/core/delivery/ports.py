@@ -51,7 +51,8 @@ class Filter:
 
 
 class Tap(Protocol):
-    """Observes every verdict on the messages of one ingress endpoint. It runs on the message path (budget: 0.5 us).
+    """Observes every verdict on the messages of one ingress endpoint. It runs on the message path (budget: 0.5 us), and
+    several threads may call it at once.
 
     An exception of a tap does not affect delivery. After `plugin_errors.MAX_TAP_ERRORS` exceptions the tap is disabled
     at that endpoint.

@@ -255,7 +255,7 @@ class Dispatcher:
         return [each for ingress in self._ingresses.values() for each in ingress.abandon_held(reason)]
 
     def close(self, reason: UStatus) -> None:
-        """Close all ingresses: a message that comes in from now on would wait forever."""
+        """Close all ingresses. Without it a message that comes in from now on would wait forever."""
         for each in self._ingresses.values():
             each.close(reason)
 

@@ -5,9 +5,10 @@ In: the messages of an endpoint. Out: the messages that passed their filters, to
 
 The path of a message is `Ingress.dispatch` from top to bottom; `Ingress.on_batch` is the path of a batch. The ingress
 looks up the cached route of a message, or builds it. An ingress is a monitor: with one lock, its routes, filters and
-counters have one writer at a time. Two ingresses share only endpoint queues and the ingress of the streamer itself.
+counters have one writer at a time.
 
-Lock order: any ingress, then the ingress of the streamer itself, then an endpoint queue.
+Lock order: any ingress, then the ingress of the streamer itself, then an endpoint queue. Other locks are held for single
+operations, and nothing is locked within them.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -124,4 +124,6 @@ def _covers(patterns: Iterable[UUri], topic: UUri) -> bool:
 
 
 def _too_many(what: str) -> UStatusError:
-    return UStatusError(UCode.RESOURCE_EXHAUSTED, f"{what} are stopped: expected no more; start one of them")
+    return UStatusError(
+        UCode.RESOURCE_EXHAUSTED, f"{what} are stopped already, which is the limit; start one of them first"
+    )

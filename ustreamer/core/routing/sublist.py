@@ -36,12 +36,11 @@ def _key(parts: _Parts, mask: _Mask) -> tuple[object, ...]:
 
 
 class Sublist(Generic[T]):
-    """Values under UUri patterns. Not locked; `generation` grows with every change, for callers that cache matches."""
+    """Values under UUri patterns. Not locked."""
 
-    __slots__ = ("_exact", "_wild", "generation")
+    __slots__ = ("_exact", "_wild")
 
     def __init__(self) -> None:
-        self.generation = 0
         # By the UUri itself, whose hash is cached: 0.05 us instead of 1.2 us for the general case below.
         self._exact: dict[UUri, dict[T, None]] = {}
         self._wild: dict[_Mask, dict[tuple[object, ...], dict[T, None]]] = {}
@@ -52,7 +51,6 @@ class Sublist(Generic[T]):
         if value in values:
             return False
         values[value] = None
-        self.generation += 1
         return True
 
     def remove(self, pattern: UUri, value: T) -> bool:
@@ -60,13 +58,11 @@ class Sublist(Generic[T]):
         parts = _parts(pattern)
         mask = _mask(parts)
         if mask == _EXACT:
-            removed = _discard(self._exact, pattern, value)
-        else:
-            table = self._wild.get(mask, {})
-            removed = _discard(table, _key(parts, mask), value)
-            if not table:
-                self._wild.pop(mask, None)
-        self.generation += removed
+            return _discard(self._exact, pattern, value)
+        table = self._wild.get(mask, {})
+        removed = _discard(table, _key(parts, mask), value)
+        if not table:
+            self._wild.pop(mask, None)
         return removed
 
     def match(self, address: UUri) -> list[T]:

@@ -86,7 +86,7 @@ def _check_tree(directory: str, count: int) -> None:
     tree = LmdbTree(_map_file(directory))
     used = tree.used_pages()
     if tree.lost_pages:
-        raise DataFileDamaged(f"{tree.lost_pages} pages of its tree are none")
+        raise DataFileDamaged(f"{tree.lost_pages} pages in its tree cannot be read")
     if tree.missing_pages:
         raise DataFileDamaged(f"its last {tree.missing_pages} pages are missing")
     if wrong := tree.transaction_error():
@@ -98,7 +98,7 @@ def _check_tree(directory: str, count: int) -> None:
             f"{len(stale_pages)} pages of its tree, the first of them {min(stale_pages)}, are free ones"
         )
     if tree.lost_pages:
-        raise DataFileDamaged(f"{tree.lost_pages} pages of its list of free ones are none")
+        raise DataFileDamaged(f"{tree.lost_pages} pages in its list of free pages cannot be read")
 
 
 def _run_lmdb_verifier(directory: str) -> None:

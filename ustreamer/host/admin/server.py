@@ -478,7 +478,7 @@ def _decode_result(line: bytes, path: Path) -> Any:
     try:
         response = msgspec.json.decode(line, type=AdminResponse)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        text = f"{path}: an answer of {len(line)} bytes that is none; it may be ending, or of another version"
+        text = f"{path}: the answer of {len(line)} bytes is not valid; the streamer may be ending, or of another version"
         raise UStatusError(UCode.UNAVAILABLE, text) from error
     if isinstance(response, AdminFailure):
         raise AdminError(UCode.from_number(response.code), response.message, response.problems)

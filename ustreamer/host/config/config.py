@@ -307,7 +307,7 @@ def _endpoints(problems: Problems, transports: Mapping[str, TransportKind]) -> d
             if endpoint.durable and not kind.outlives_streamer:
                 problems.add_problem(
                     ("endpoints", name, "durable"),
-                    f"those behind a {table['transport']!r} endpoint end with the streamer: their messages cannot be persisted",
+                    f"receivers behind a {table['transport']!r} endpoint end with the streamer: no message can wait for them on disk",
                     "leave durable out",
                 )
     return endpoints

@@ -22,7 +22,7 @@ messages, with the same ids: those sent but not yet deleted. Those that the tran
 import logging
 import random
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Container, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from pathlib import Path
 from threading import Condition, Event, Lock, Thread
 from typing import Final
@@ -166,6 +166,8 @@ class DurableQueue(EndpointQueue):
         """Of these, the sent ones without a receipt, by the key of the record: the id, and when it was sent."""
         # Sent Requests of these, with their keys; b"" while the send or the write is not over.
         self._sent_requests: dict[UUID, bytes] = {}
+        self._deleting: set[bytes] = set()
+        """Keys of ended messages that the spool deletes, and that may still be on disk."""
         self.restored_ids: dict[str, list[UUID]] = {}
         """The ids of the messages that `restore` found, by the endpoint at which they were received."""
         self._persisted = 0
@@ -297,7 +299,7 @@ class DurableQueue(EndpointQueue):
             self._writer.join(timeout_s)
         return not self._writer.is_alive()
 
-    def reclaim(self, sent: Sequence[QueuedMessage], status: UStatus) -> Sequence[QueuedMessage]:
+    def reclaim(self, sent: Sequence[QueuedMessage]) -> Sequence[QueuedMessage]:
         """Spool sent messages that may not have arrived before all others, for the next start.
 
         Ends the writer. Those that the disk refuses are returned, as by any queue.
@@ -320,7 +322,7 @@ class DurableQueue(EndpointQueue):
             self.ledger.settled[Verdict.DELIVERED] -= spooled
             self._left_on_disk += spooled
             self._persisted += spooled
-        return super().reclaim(left, status)
+        return super().reclaim(left)
 
     def _kept_keys(self) -> list[tuple[UUID, bytes]]:
         """The ids and keys of the sent messages on disk that may not have arrived."""
@@ -598,8 +600,7 @@ class DurableQueue(EndpointQueue):
             self._write_error = write_error
             self._being_written = set()
             self._undeleted -= len(deletes)
-            if self._sent_requests:
-                self._forget_sent(set(deletes))
+            self._forget_deleted_requests(deletes)
             for item, key in zip(batch, keys, strict=False):  # no keys after an error
                 self._on_written(item, key)
             for (record, _), key in zip(sent, keys[len(batch) :], strict=False):
@@ -608,12 +609,22 @@ class DurableQueue(EndpointQueue):
             self._committed += len(keys)
             # After an error, messages that ended during the write are not on disk.
             if write_error is not None:
+                for item in batch:
+                    if item.spool_key is None:
+                        self._sent_requests.pop(item.message.id, None)
                 self._undeleted = len(self._deletes) + len(self._unreceipted)
             self._changed.notify_all()
         return write_error is None
 
-    def _forget_sent(self, deleted: Container[bytes]) -> None:
+    def _forget_deleted_requests(self, deletes: Collection[bytes]) -> None:
+        """Forget the sent Requests whose records have left the disk. `deletes` were given to the spool."""
         sent = self._sent_requests
+        if not sent:
+            self._deleting.clear()
+            return
+        self._deleting.update(deletes)
+        deleted = self._deleting.difference(self._spool.pending_deletes)
+        self._deleting -= deleted
         self._sent_requests = {id: key for id, key in sent.items() if key not in deleted}
 
     def _record(self, item: QueuedMessage) -> tuple[int, SpoolRecord]:

@@ -453,7 +453,7 @@ class EndpointQueue(SendWorker):
             self._queue.resume_all()
             self._changed.notify_all()
 
-    def reclaim(self, sent: Sequence[QueuedMessage], status: UStatus) -> Sequence[QueuedMessage]:
+    def reclaim(self, sent: Sequence[QueuedMessage]) -> Sequence[QueuedMessage]:
         """Settle sent messages that may not have arrived as DEAD_LETTERED instead of DELIVERED, and return them.
 
         The caller reports them as undelivered. Taps keep the first verdict.

@@ -114,7 +114,7 @@ def reclaim_unconfirmed(
         status = UStatus(UCode.UNAVAILABLE, f"sent to endpoint {name!r}, but it may not have arrived")
         queue = queues[name]
         # Without messages too: then the queue deletes what it kept on disk.
-        dead = queue.reclaim(SentMessages(dispatcher, queue, ingress_of).as_queued(messages), status)
+        dead = queue.reclaim(SentMessages(dispatcher, queue, ingress_of).as_queued(messages))
         if not (messages or forgotten):
             continue
         for item in dead:

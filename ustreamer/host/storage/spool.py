@@ -148,6 +148,11 @@ class Spool:
         """Whether the disk refused the last write, or deletions that are still to be made."""
         return self._store.is_degraded or bool(self._pending_deletes)
 
+    @property
+    def pending_deletes(self) -> Mapping[bytes, None]:
+        """The keys of deletions that the disk has refused so far."""
+        return self._pending_deletes
+
     def retry(self) -> None:
         """As `LmdbStore.retry`, and make the deletions that the disk refused."""
         self._store.retry()
