@@ -16,6 +16,7 @@ from tests.simulation.mutations import MUTATIONS
 
 _REPO: Final = Path(__file__).parents[2]
 _SEEDS: Final = 200
+pytestmark = pytest.mark.timeout(300)  # 40 s on two quiet cores
 _SOAK_SEEDS: Final = 100_000
 
 

@@ -38,6 +38,11 @@ def ages_ms(samples: Collection[ZenohSample], sent: dict[bytes, SentEvent]) -> l
     return [(each.received_at + wall_s - sent[each.payload].before_s) * 1000 for each in samples]
 
 
+def is_good(result: tuple[float, int]) -> bool:
+    share, late = result
+    return share >= SHARE and late <= 0.02 * HZ * SECONDS
+
+
 def test_events_that_wait_for_a_stopped_streamer_are_not_throttled(tmp_path: Path) -> None:
     ports = free_ports()
     with (
@@ -57,19 +62,18 @@ def test_events_that_wait_for_a_stopped_streamer_are_not_throttled(tmp_path: Pat
                 vehicle.send_event(topic, payload)
 
         count = HZ * SECONDS
-        shares = list[float]()
-        while len(shares) < ROUNDS and max(shares, default=0) < SHARE:
+        rounds = list[tuple[float, int]]()
+        """The delivered share of each round, and the number of events that were late."""
+        while len(rounds) < ROUNDS and not any(map(is_good, rounds)):
             with Stopper(process.pid):
-                sent = send_steadily(send, len(shares) * count)
+                sent = send_steadily(send, len(rounds) * count)
             everything = wait_events(app, unlimited, sent)
             assert [each.payload for each in everything] == list(sent)
             right = [sent[each.payload].is_received_at(each.head.id.time_ms) for each in everything]
             assert right.count(True) >= 0.98 * count
             delivered = [each.payload for each in wait_events(app, limited, sent)]
             assert delivered == [each for each in sent if each in set(delivered)]
-            shares.append(len(delivered) / count)
             ages = ages_ms(wait_events(app, saturated, sent), sent)
             assert len(ages) >= 0.6 * count
-            late = [each for each in ages if each > MAX_AGE_MS]
-            assert len(late) <= 0.02 * count, late
-        assert shares[-1] >= SHARE, shares
+            rounds.append((len(delivered) / count, sum(each > MAX_AGE_MS for each in ages)))
+        assert is_good(rounds[-1]), rounds
