@@ -4,6 +4,7 @@
 import os
 import random
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Iterator
@@ -155,3 +156,63 @@ def test_check_and_the_start_of_run_agree_on_random_broken_files(tmp_path: Path,
         assert bool(problems) is (error is not None), f"{path.read_text()}\n{problems}\n{error!r}"
         accepted += not problems
     assert 0 < accepted < files
+
+
+# --- sockets as files ------------------------------------------------------------------------------------------------
+
+HEAD: Final = 'authority = "hpc"\nstate_dir = "state"\n'
+ZENOH_SOCKET: Final = (
+    '[endpoints.{0}]\ntransport = "zenoh"\nauthorities = ["{0}"]\nlisten = ["unixsock-stream/{1}"]\n'
+)
+WAMP_SOCKET: Final = '[plugins.wamp]\nlisten = "ws+unix://{}"\nanonymous = true\n'
+
+
+def agreed(path: Path) -> list[str]:
+    """The problems of a check, after a start that was refused exactly if there are some."""
+    problems, error = verdicts(path)
+    assert bool(problems) is (error is not None), f"{path.read_text()}\n{problems}\n{error!r}"
+    return problems
+
+
+def left_behind(path: Path) -> None:
+    """The socket file of a killed process."""
+    with socket.socket(socket.AF_UNIX) as opened:
+        opened.bind(str(path))
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        ZENOH_SOCKET.format("a", "{}"),
+        WAMP_SOCKET + '[endpoints.a]\ntransport = "local"\nnetwork = "agreement"\nauthorities = ["a"]\n',
+    ],
+    ids=["zenoh", "wamp"],
+)
+def test_only_a_stale_socket_is_replaced(tmp_path: Path, section: str) -> None:
+    place, config = tmp_path / "s", tmp_path / "ustreamer.toml"
+    config.write_text(HEAD + section.format(place), encoding="utf-8")
+    place.write_text("kept")
+    [problem] = agreed(config)
+    assert f"{place} is no socket: expected a free path" in problem
+    assert place.read_text() == "kept"
+    place.unlink()
+    left_behind(place)
+    assert agreed(config) == []
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(place))
+        other.listen()
+        [problem] = agreed(config)
+        assert f"another process listens at {place}" in problem
+        assert place.is_socket()
+
+
+def test_a_file_with_the_name_of_zenohs_lock_stays(tmp_path: Path) -> None:
+    place, lock, config = tmp_path / "poetry", tmp_path / "poetry.lock", tmp_path / "ustreamer.toml"
+    config.write_text(HEAD + ZENOH_SOCKET.format("a", place), encoding="utf-8")
+    lock.write_text("kept")
+    [problem] = agreed(config)
+    assert f"{lock} is no lock file of a socket" in problem
+    assert lock.read_text() == "kept"
+    lock.write_text("")
+    left_behind(place)
+    assert agreed(config) == []

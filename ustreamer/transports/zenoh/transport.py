@@ -18,6 +18,7 @@ import zenoh
 from ustreamer.core.delivery.ports import SendBatch, SendOne
 from ustreamer.core.peers.election import Announcement, RouterId
 from ustreamer.core.peers.topic_advertisements import TopicAdvertisement
+from ustreamer.core.storage.socket_files import lock_obstacle, socket_obstacle
 from ustreamer.transport_port import (
     BoundAddress,
     EndpointContext,
@@ -200,6 +201,9 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
         self._foreign_keys.start(session)
 
     def _opened_session(self, config: zenoh.Config) -> zenoh.Session:
+        for locator in _listen_locators(config):
+            if obstacle := _socket_file_obstacle(locator):
+                raise invalid_argument(f"endpoint {self._context.name!r}: listen: {locator}: {obstacle}")
         where = f"endpoint {self._context.name!r}: no Zenoh session, {_describe_addresses(config)}"
         try:
             return zenoh.open(config)
@@ -606,11 +610,21 @@ def _settings(config: ZenohEndpoint) -> dict[str, object]:
     return {path: value for path, value in settings.items() if value is not None}
 
 
+def _socket_file_obstacle(locator: str) -> str:
+    """The reason why Zenoh may not bind a Unix socket; empty if it may, and for another protocol.
+
+    Zenoh removes what is at the path and at its lock file, whatever it is.
+    """
+    match = re.match(_SOCKET, locator)
+    if match is None:
+        return ""
+    return socket_obstacle(Path(match[1])) or lock_obstacle(Path(f"{match[1]}.lock"))
+
+
 def _port_in_use(locator: str) -> str | None:
     """The reason why a locator cannot be listened on; None if it can, or if it has no port."""
-    if socket_path := re.match(_SOCKET, locator):
-        directory = Path(socket_path[1]).parent
-        return None if directory.is_dir() else f"listen: {locator}: {directory} is no directory"
+    if obstacle := _socket_file_obstacle(locator):
+        return f"listen: {locator}: {obstacle}"
     match = re.match(_LISTENER, locator)
     if match is None:
         return None

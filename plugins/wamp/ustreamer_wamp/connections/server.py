@@ -5,7 +5,6 @@ import asyncio
 import logging
 import socket
 import ssl
-import stat
 import threading
 import time
 from collections import Counter
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Final, ParamSpec
 
 from ustreamer.core.base.log_limit import limited
+from ustreamer.core.storage.socket_files import socket_obstacle
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer_wamp import errors
 from ustreamer_wamp.config import ListenAddress, Tls, WampConfig
@@ -370,8 +370,8 @@ def problems(config: WampConfig) -> list[str]:
     if tls is not None:
         files = [each for each in (tls.certificate, tls.key, tls.client_ca) if each is not None]
         found += [f"tls: {path} is no file" for path in files if not path.is_file()]
-    sockets = [Path(each.socket) for each in config.listeners if each.socket]
-    found += [f"listen: {path.parent} is no directory" for path in sockets if not path.parent.is_dir()]
+    obstacles = (socket_obstacle(Path(each.socket)) for each in config.listeners if each.socket)
+    found += [f"listen: {obstacle}" for obstacle in obstacles if obstacle]
     return found
 
 
@@ -397,29 +397,17 @@ def _listening_network_socket(listen: ListenAddress) -> socket.socket:
 
 
 def _listening_unix_socket(path: str) -> socket.socket:
+    if obstacle := socket_obstacle(Path(path)):
+        raise FileExistsError(obstacle)
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        _remove_stale(path)
+        Path(path).unlink(missing_ok=True)  # a stale socket
         bound.bind(path)
         Path(path).chmod(0o660)
     except OSError:
         bound.close()
         raise
     return bound
-
-
-def _remove_stale(path: str) -> None:
-    """Remove the stale socket file of a killed process."""
-    with suppress(FileNotFoundError):
-        if not stat.S_ISSOCK(Path(path).stat().st_mode):
-            raise FileExistsError(f"{path} is no socket")
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            try:
-                probe.connect(path)
-            except ConnectionRefusedError:
-                Path(path).unlink()
-                return
-        raise FileExistsError(f"another process listens at {path}")
 
 
 def _url(listen: ListenAddress, bound: socket.socket) -> str:
