@@ -6,9 +6,11 @@ A transport is a kind (`TransportKind`) that a plugin names in `ustreamer_transp
 implement `PeerTransport` and `PeerTopicTransport`.
 """
 
+import os
 import stat
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -37,13 +39,48 @@ UNBOUNDED: Final = 1 << 62
 class BoundAddress(msgspec.Struct, frozen=True):
     """An address that an endpoint binds. `key` is its place in the section, such as "listen[0]".
 
-    Port 0 is any free port. `host` is an IP address, or a name, which is not resolved.
+    Port 0 is any free port. `host` is an IP address, or a name, which is not resolved; of a Unix socket, its path.
+    A socket at `::` accepts IPv4 too, as Linux has it by default, unless it is `ipv6_only`.
     """
 
     key: str
-    protocol: Literal["tcp", "udp"]
+    protocol: Literal["tcp", "udp", "unix"]
     host: str
-    port: int
+    port: int = 0
+    ipv6_only: bool = False
+
+    def conflicts_with(self, other: "BoundAddress") -> bool:
+        """Whether the two sockets cannot be open at once."""
+        if (self.protocol, self.port) != (other.protocol, other.port):
+            return False
+        if self.protocol == "unix":
+            return os.path.realpath(self.host) == os.path.realpath(other.host)
+        return self.port != 0 and (self.covers(other) or other.covers(self))
+
+    def covers(self, other: "BoundAddress") -> bool:
+        """Whether this is the address of `other`, or a wildcard for it. A name stands for an address of IPv4."""
+        one, two = _ip_address(self.host), _ip_address(other.host)
+        if one is None:
+            return self.host == other.host
+        if not one.is_unspecified:
+            return one == two
+        version = 4 if two is None else two.version
+        return one.version == version or (one.version == 6 and not self.ipv6_only)
+
+    def __str__(self) -> str:
+        if self.protocol == "unix":
+            return f"the Unix socket {self.host}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.protocol.upper()} {host}:{self.port}"
+
+
+def _ip_address(host: str) -> IPv4Address | IPv6Address | None:
+    """The address as a socket has it; None for a name."""
+    try:
+        found = ip_address("127.0.0.1" if host == "localhost" else host)
+    except ValueError:
+        return None
+    return (found.ipv4_mapped or found) if isinstance(found, IPv6Address) else found
 
 
 def is_loopback(host: str) -> bool:
@@ -123,7 +160,8 @@ class EndpointConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     def remote_key(self) -> str:
         """The key that lets other machines reach the endpoint, or the endpoint reach them; "" if none does."""
-        return next((each.key for each in self.bound_addresses() if not is_loopback(each.host)), "")
+        networks = (each for each in self.bound_addresses() if each.protocol != "unix")
+        return next((each.key for each in networks if not is_loopback(each.host)), "")
 
     def private_files(self) -> Sequence[PrivateFile]:
         """The files in the section that only the user of the streamer may read: keys."""

@@ -152,7 +152,7 @@ class EndpointContract(ABC):
         assert identities is None or type(identities) is frozenset
         for address in config.bound_addresses():
             assert type(address) is BoundAddress
-            assert address.protocol in {"tcp", "udp"}
+            assert address.protocol in {"tcp", "udp", "unix"}
             assert 0 <= address.port <= 65_535
             assert address.key.partition("[")[0].partition(".")[0] in type(config).__struct_fields__
         assert all(type(each) is NamedPattern for each in config.patterns())

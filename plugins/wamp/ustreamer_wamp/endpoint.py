@@ -33,7 +33,8 @@ class WampEndpoint(EndpointConfig, frozen=True, kw_only=True):
 
     def bound_addresses(self) -> Sequence[BoundAddress]:
         return [
-            BoundAddress(key, "tcp", each.host, each.port)
+            BoundAddress(key, "unix", each.socket)
+            if each.socket
+            else BoundAddress(key, "tcp", each.host, each.port)
             for key, each in zip(self.section.listen_keys, self.section.listeners, strict=True)
-            if not each.socket
         ]

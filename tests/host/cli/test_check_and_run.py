@@ -5,6 +5,7 @@ import os
 import random
 import signal
 import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -12,7 +13,9 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+import zenoh
 
+from tests.e2e.rigs.certificates import make_certificates
 from tests.e2e.rigs.ports import tcp_ports, udp_ports
 from tests.waiting import wait_until
 from ustreamer.host.cli.check import check
@@ -216,3 +219,105 @@ def test_a_file_with_the_name_of_zenohs_lock_stays(tmp_path: Path) -> None:
     lock.write_text("")
     left_behind(place)
     assert agreed(config) == []
+
+
+# --- addresses -------------------------------------------------------------------------------------------------------
+
+ZENOH: Final = '[endpoints.{0}]\ntransport = "zenoh"\nauthorities = ["{0}"]\nlisten = ["{1}"]\n'
+SOMEIP: Final = (
+    '[endpoints.s]\ntransport = "someip"\nauthorities = ["s"]\nbind = "{}"\nport = {}\nsd = false\n'
+)
+OBSERVE: Final = '[observe]\nlisten = "{}"\n'
+WAMP: Final = '[plugins.wamp]\nlisten = "{}"\nanonymous = true\n'
+LOCAL: Final = '[endpoints.l]\ntransport = "local"\nauthorities = ["l"]\nnetwork = "agreement"\n'
+ADDRESSES: Final = (
+    ("tcp/127.0.0.1:{p}", "tcp/[::]:{p}", False),
+    ("tcp/[::]:{p}", "tcp/0.0.0.0:{p}", False),
+    ("tcp/0.0.0.0:{p}", "tcp/[::1]:{p}", True),
+    ("tcp/127.0.0.1:{p}", "udp/127.0.0.1:{p}", True),
+    ("udp/localhost:{p}", "udp/[::]:{p}", False),
+    ("udp/[::]:{p}", ("someip", "127.0.0.1"), False),
+    ("udp/[::]:{p}", ("someip", "::"), False),
+    ("udp/0.0.0.0:{p}", ("someip", "::"), True),
+    ("udp/127.0.0.1:{p}", ("someip", "::"), True),
+    ("ws/[::]:{p}", "observe", False),
+    ("ws/[::1]:{p}", "observe", True),
+    ("tcp/127.0.0.1:{p}", "wamp", False),
+    ("tcp/127.0.0.1:0", "tcp/[::]:0", True),
+    ("unixsock-stream/{d}/z", "unixsock-stream/{d}/./z", False),
+    ("unixsock-stream/{d}/z", "unixsock-stream/{d}/link/z", False),
+    ("unixsock-stream/{d}/z", "unixsock-stream/{d}/y", True),
+)
+
+
+@pytest.mark.parametrize(("first", "second", "starts"), ADDRESSES)
+def test_check_and_run_agree_on_two_listening_addresses(
+    tmp_path: Path, first: str, second: str | tuple[str, str], starts: bool
+) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)
+    port = (udp_ports if first.startswith("udp") else tcp_ports)(1)[0]
+    values = {"p": port, "d": tmp_path}
+    match second:
+        case ("someip", bind):
+            section = SOMEIP.format(bind, port)
+        case "observe":
+            section = OBSERVE.format(f"127.0.0.1:{port}")
+        case "wamp":
+            section = WAMP.format(f"ws://[::]:{port}/ws")
+        case locator:
+            section = ZENOH.format("b", str(locator).format(**values))
+    path = tmp_path / "ustreamer.toml"
+    path.write_text(HEAD + ZENOH.format("a", first.format(**values)) + section, encoding="utf-8")
+    problems = agreed(path)
+    assert bool(problems) is not starts, problems
+    assert starts or " is bound by endpoints.a.listen[0] (line 6)" in problems[0]
+
+
+@pytest.mark.parametrize(
+    ("keys", "starts"),
+    [
+        ('listen = ["tcp/127.0.0.1:0#iface=nosuch0"]', False),
+        ('listen = ["udp/127.0.0.1:0#iface=lo,nosuch0"]', False),
+        ('listen = ["tcp/127.0.0.1:0#iface=lo"]', True),
+        ('listen = ["ws/127.0.0.1:0#iface=nosuch0"]', True),
+        ('mode = "client"\nconnect = ["tcp/127.0.0.1:{p}#iface=nosuch0"]', False),
+        ('mode = "client"\nconnect = ["tcp/127.0.0.1:{p}#iface=nosuch0", "tcp/127.0.0.1:{p}"]', True),
+        ('connect = ["tcp/127.0.0.1:{p}#iface=nosuch0"]', True),
+    ],
+)
+def test_check_and_run_agree_on_a_missing_interface(tmp_path: Path, keys: str, starts: bool) -> None:
+    path = tmp_path / "ustreamer.toml"
+    settings = zenoh.Config()
+    [port] = tcp_ports(1)
+    settings.insert_json5("listen/endpoints", f'["tcp/127.0.0.1:{port}"]')
+    section = (
+        '[endpoints.a]\ntransport = "zenoh"\nauthorities = ["a"]\n' + keys.replace("{p}", str(port)) + "\n"
+    )
+    path.write_text(HEAD + section, encoding="utf-8")
+    with zenoh.open(settings):
+        problems = agreed(path)
+    assert bool(problems) is not starts, problems
+    assert starts or problems[0].endswith("this machine has no interface 'nosuch0'")
+    warned = [each.text for each in check(path, offline=False).warnings if "no interface" in each.text]
+    assert bool(warned) is ("connect" in keys)
+
+
+@pytest.mark.parametrize("scheme", ["wss", "ws"])
+@pytest.mark.parametrize("content", ["valid", "no PEM", "password", "missing"])
+def test_check_and_run_agree_on_a_certificate(tmp_path: Path, scheme: str, content: str) -> None:
+    make_certificates(tmp_path, "router")
+    key = tmp_path / "router.key"
+    if content == "no PEM":
+        key.write_text("no PEM", encoding="utf-8")
+    elif content == "password":
+        command = ["openssl", "pkey", "-in", key, "-out", f"{key}.new", "-aes256", "-passout", "pass:secret"]
+        subprocess.run(command, check=True, capture_output=True, timeout=30)
+        Path(f"{key}.new").rename(key)
+    elif content == "missing":
+        key.unlink()
+    files = f'tls = {{ certificate = "{tmp_path}/router.pem", key = "{key}" }}\n'
+    path = tmp_path / "ustreamer.toml"
+    path.write_text(HEAD + LOCAL + WAMP.format(f"{scheme}://127.0.0.1:0/ws") + files, encoding="utf-8")
+    problems = agreed(path)
+    assert bool(problems) is (scheme == "wss" and content != "valid"), problems
+    assert not problems or str(key) in problems[0]

@@ -17,7 +17,6 @@ from ustreamer.host.config.config import (
     ConfigError,
     Problem,
     TomlDocument,
-    is_same_address,
     read,
     served_authorities,
 )
@@ -146,11 +145,8 @@ def _shared_addresses(loaded: Loaded, streamer: Streamer) -> Iterator[tuple[KeyP
         for address in transport.file_addresses() if name != SELF else ():
             place = (*_section_of(loaded, name), *parse_steps(address.key))
             for other, each in bound:
-                if (each.protocol, each.port) == (address.protocol, address.port) and is_same_address(
-                    each, address
-                ):
-                    what = f"{address.protocol.upper()} {address.host}:{address.port}"
-                    yield place, f"{what} is bound by {format_path(other)}"
+                if address.conflicts_with(each):
+                    yield place, f"{address} is bound by {format_path(other)}"
                     break
             own.append((place, address))
         bound += own

@@ -384,25 +384,16 @@ def _check_bound_addresses(
     by_port: dict[tuple[str, int], list[tuple[KeyPath, BoundAddress]]] = {}
     for path, address in bound:
         others = by_port.setdefault((address.protocol, address.port), [])
-        taken = next((other for other, each in others if is_same_address(address, each)), None)
+        taken = next((other for other, each in others if address.conflicts_with(each)), None)
         others.append((path, address))
         if taken is not None:
             first, second = sorted((path, taken), key=problems.document.positions.position_of)
             line = problems.document.positions.line_of(first)
             problems.add_problem(
                 second,
-                f"{address.protocol.upper()} {address.host}:{address.port} is bound by {format_path(first)} (line {line})",
-                "choose another port",
+                f"{address} is bound by {format_path(first)} (line {line})",
+                "choose another path" if address.protocol == "unix" else "choose another port",
             )
-
-
-def is_same_address(one: BoundAddress, other: BoundAddress) -> bool:
-    """Whether two sockets with these addresses, of one protocol and port, cannot be open at once."""
-    if one.port == 0:
-        return False
-    hosts = {"127.0.0.1" if each.host == "localhost" else each.host for each in (one, other)}
-    family = {":" in host for host in hosts}
-    return len(hosts) == 1 or (len(family) == 1 and not hosts.isdisjoint({"0.0.0.0", "::"}))
 
 
 def _top_level_advice(path: KeyPath) -> str:

@@ -476,12 +476,12 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
     # [impl->RPC-733]
     def bound_addresses(self) -> Sequence[BoundAddress]:
         """The addresses of `port`, of `port_tcp` if an offered service uses TCP, and of service discovery."""
-        found = [BoundAddress("port", "udp", self.bind, self.port)]
+        found = [_bound("port", "udp", self.bind, self.port)]
         if self.listens_over_tcp:
             key = "port" if self.port_tcp is None else "port_tcp"
-            found.append(BoundAddress(key, "tcp", self.bind, self.tcp_port))
+            found.append(_bound(key, "tcp", self.bind, self.tcp_port))
         if not isinstance(self.sd, bool):
-            found.append(BoundAddress("sd.port", "udp", *self.sd.own_address))
+            found.append(_bound("sd.port", "udp", *self.sd.own_address))
         return [*found, *self._service_addresses()]
 
     def _service_addresses(self) -> Iterator[BoundAddress]:
@@ -492,10 +492,10 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
                 by_port.setdefault(service.port, []).append(index)
         for port, indexes in by_port.items():
             key, first = f"services[{indexes[0]}]", self.services[indexes[0]]
-            yield BoundAddress(f"{key}.port", "udp", self.bind, port)
+            yield _bound(f"{key}.port", "udp", self.bind, port)
             if any(self.services[each].uses_protocol("tcp") for each in indexes):
                 where = "port" if first.port_tcp is None else "port_tcp"
-                yield BoundAddress(f"{key}.{where}", "tcp", self.bind, first.own_tcp_port or port)
+                yield _bound(f"{key}.{where}", "tcp", self.bind, first.own_tcp_port or port)
 
     def patterns(self) -> Sequence[NamedPattern]:
         providers = [
@@ -576,6 +576,11 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
         own = ipaddress.ip_network(self.bind)
         peers = sorted({host for service in self.services for host, _ in _remote_addresses(service)})
         return (_LOOPBACK if own.network_address in _LOOPBACK else own, *map(ipaddress.ip_network, peers))
+
+
+def _bound(key: str, protocol: Literal["tcp", "udp"], host: str, port: int) -> BoundAddress:
+    """The address of a SOME/IP socket: of one IP version, as `open_socket` makes it."""
+    return BoundAddress(key, protocol, host, port, ipv6_only=True)
 
 
 def _unreachable_limits(place: str, limits: Struct, keys: tuple[str, str]) -> list[ConfigWarning]:

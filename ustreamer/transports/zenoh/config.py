@@ -15,7 +15,7 @@ from ustreamer.transport_port import (
     NamedPattern,
     is_loopback,
 )
-from ustreamer.transports.zenoh.locators import ENCRYPTED, IP_PROTOCOLS, parse_locator
+from ustreamer.transports.zenoh.locators import ENCRYPTED, parse_locator
 from ustreamer.uprotocol.ustatus import UStatusError
 from ustreamer.uprotocol.uuri import ANY_AUTHORITY, UUri, check_authority
 
@@ -161,13 +161,10 @@ class ZenohEndpoint(EndpointConfig, frozen=True, kw_only=True):
 
     def bound_addresses(self) -> Sequence[BoundAddress]:
         """The addresses of `listen`. Those in a Zenoh configuration file are not read."""
-        found = []
-        for index, text in enumerate(self.listen or ()):
-            locator = parse_locator(text, 0)
-            if locator.port is not None:
-                protocol = IP_PROTOCOLS[locator.protocol]
-                found.append(BoundAddress(f"listen[{index}]", protocol, locator.host, locator.port))
-        return found
+        return [
+            parse_locator(text, 0).bound_address(f"listen[{index}]")
+            for index, text in enumerate(self.listen or ())
+        ]
 
     def remote_key(self) -> str:
         """A Zenoh configuration file counts, because it is not read here."""

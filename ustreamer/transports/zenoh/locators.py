@@ -2,10 +2,13 @@
 """Zenoh's endpoints as text: protocol/address?metadata#config. Imports no Zenoh."""
 
 import re
+import socket
 from collections.abc import Mapping
 from typing import Final, Literal
 
 import msgspec
+
+from ustreamer.transport_port import BoundAddress
 
 IP_PROTOCOLS: Final[Mapping[str, Literal["tcp", "udp"]]] = {
     "tcp": "tcp",
@@ -16,6 +19,7 @@ IP_PROTOCOLS: Final[Mapping[str, Literal["tcp", "udp"]]] = {
 }
 """Zenoh's protocols with an address host:port, and the protocol of the port."""
 ENCRYPTED: Final = frozenset({"tls", "quic"})
+_BOUND_TO_INTERFACE: Final = frozenset({"tcp", "tls", "udp", "quic"})
 _OTHER_PROTOCOLS: Final = frozenset({"unixsock-stream"})
 """Zenoh's other protocols, as far as the package eclipse-zenoh has them."""
 _LOCATOR: Final = re.compile(r"([a-z0-9_-]+)/([^?#]+)(?:\?([^#]*))?(?:#(.*))?")
@@ -40,11 +44,17 @@ _CONFIG: Final = {
 
 
 class Locator(msgspec.Struct, frozen=True):
-    """A Zenoh endpoint. `port` is None for a protocol without ports."""
+    """A Zenoh endpoint. `port` is None for a protocol without ports, whose `host` is the path of a socket."""
 
     protocol: str
     host: str
     port: int | None
+
+    def bound_address(self, key: str) -> BoundAddress:
+        """The address of a listener; `key` is its place in the section."""
+        if self.port is None:
+            return BoundAddress(key, "unix", self.host)
+        return BoundAddress(key, IP_PROTOCOLS[self.protocol], self.host, self.port)
 
 
 def parse_locator(text: str, lowest_port: int) -> Locator:
@@ -88,3 +98,14 @@ def check_parameters(text: str) -> None:
                 raise ValueError(f"{text!r}: {key!r} is no metadata of Zenoh: expected {names}")
             if not re.fullmatch(pattern, value):
                 raise ValueError(f"{text!r}: {key} is {value!r}: expected {expected}")
+
+
+def missing_interface(text: str) -> str:
+    """The first network interface in `#iface=` that this machine has not; empty if it has all. WebSockets ignore it."""
+    match = _LOCATOR.fullmatch(text)
+    if match is None or match[1] not in _BOUND_TO_INTERFACE:
+        return ""
+    parameters = dict(each.partition("=")[::2] for each in (match[4] or "").split(";"))
+    known = {name for _, name in socket.if_nameindex()}
+    names = parameters.get("iface", "").split(",")
+    return next((each for each in names if each and each not in known), "")

@@ -7,7 +7,7 @@ import os
 import re
 import socket
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Final
@@ -36,7 +36,7 @@ from ustreamer.transports.zenoh.errors import is_panic, zenoh_error_text
 from ustreamer.transports.zenoh.foreign_keys import ForeignKeys
 from ustreamer.transports.zenoh.keys import EVERY_KEY
 from ustreamer.transports.zenoh.link_monitor import LinkMonitor, lease_ms
-from ustreamer.transports.zenoh.locators import IP_PROTOCOLS, check_parameters, parse_locator
+from ustreamer.transports.zenoh.locators import check_parameters, missing_interface, parse_locator
 from ustreamer.transports.zenoh.publisher import ZenohSender
 from ustreamer.transports.zenoh.receipts.receipt_keys import ReceiptGiverId, receipt_id
 from ustreamer.transports.zenoh.retransmit import AnsweredRequests, RetransmitConfig
@@ -127,25 +127,41 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
             locators = _listen_locators(zenoh_config(self._config, self._context.name))
         except UStatusError as error:
             return [error.message]
-        return [problem for locator in locators if (problem := _port_in_use(locator))]
+        found = [problem for locator in locators if (problem := _port_in_use(locator))]
+        return [*found, *self._missing_interfaces(locators)]
+
+    def _missing_interfaces(self, listen: Sequence[str]) -> Iterator[str]:
+        """The locators that Zenoh cannot open, because `#iface=` names an interface that this machine has not.
+
+        A client needs one locator to connect; any other session goes on without.
+        """
+        for locator in listen:
+            if interface := missing_interface(locator):
+                yield f"listen: {locator}: this machine has no interface {interface!r}"
+        connect = self._config.connect or ()
+        if self._config.mode == "client" and connect and all(map(missing_interface, connect)):
+            yield f"connect: this machine has no interface {missing_interface(connect[0])!r}"
 
     def file_addresses(self) -> Sequence[BoundAddress]:
         """The addresses of the Zenoh configuration file, unless `listen` replaces them."""
         if self._config.config is None or self._config.listen is not None:
             return ()
-        found = []
         try:
-            for text in _listen_locators(zenoh_config(self._config, self._context.name)):
-                locator = parse_locator(text, 0)
-                if locator.port is not None:
-                    protocol = IP_PROTOCOLS[locator.protocol]
-                    found.append(BoundAddress("config", protocol, locator.host, locator.port))
+            locators = _listen_locators(zenoh_config(self._config, self._context.name))
+            return [parse_locator(each, 0).bound_address("config") for each in locators]
         except (UStatusError, ValueError):
             return ()  # `problems` or Zenoh reports it
-        return found
 
     def warnings(self) -> Sequence[str]:
-        """Secrets of the Zenoh configuration file that every user of this machine can read."""
+        """Missing interfaces, and secrets of the Zenoh configuration file that every user of this machine can read."""
+        found = [
+            f"connect[{index}]: this machine has no interface {interface!r}, so {locator} cannot be reached"
+            for index, locator in enumerate(self._config.connect or ())
+            if (interface := missing_interface(locator))
+        ]
+        return [*found, *self._exposed_secrets()]
+
+    def _exposed_secrets(self) -> Sequence[str]:
         if self._config.config is None:
             return ()
         from ustreamer.transports.zenoh.private_files import exposed_secrets  # imported by `check` only

@@ -326,13 +326,14 @@ class _Certificates:
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
             self._loaded_stamp = self._stamp()
-            self.context.load_cert_chain(tls.certificate, tls.key)
+            _load_chain(self.context, tls)
             if tls.client_ca is not None:
                 self.context.load_verify_locations(tls.client_ca)
                 self.context.verify_mode = ssl.CERT_REQUIRED
         except (OSError, ssl.SSLError) as error:
-            files = f"{tls.certificate} and {tls.key}"
-            raise UStatusError(UCode.UNAVAILABLE, f"TLS certificate and key in {files}: {error}") from error
+            files = ", ".join(str(each) for each in (tls.certificate, tls.key, tls.client_ca) if each)
+            text = f"TLS certificate and key in {files}: {error}: expected PEM, and a key without password"
+            raise UStatusError(UCode.UNAVAILABLE, text) from error
 
     def _stamp(self) -> tuple[tuple[int, int], ...]:
         found = [path.stat() for path in (self._tls.certificate, self._tls.key)]
@@ -348,13 +349,18 @@ class _Certificates:
             if stamp == self._loaded_stamp:
                 return
             # Into a separate context first: a failed load leaves a certificate without its key.
-            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self._tls.certificate, self._tls.key)
-            self.context.load_cert_chain(self._tls.certificate, self._tls.key)
+            _load_chain(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self._tls)
+            _load_chain(self.context, self._tls)
         except (OSError, ssl.SSLError) as error:
             log.warning("wamp.certificate_not_loaded", extra={"reason": str(error)})
             return
         self._loaded_stamp = stamp
         log.info("wamp.certificate_loaded", extra={"certificate": str(self._tls.certificate)})
+
+
+def _load_chain(context: ssl.SSLContext, tls: Tls) -> None:
+    """Load certificate and key. A key with a password fails: nobody is there to type it."""
+    context.load_cert_chain(tls.certificate, tls.key, password="")  # no password
 
 
 def problems(config: WampConfig) -> list[str]:
@@ -366,13 +372,22 @@ def problems(config: WampConfig) -> list[str]:
                 _listening_network_socket(each).close()
         except OSError as error:
             found.append(f"listen: cannot listen on {each.url}: {error.strerror or error}")
-    tls = config.tls
-    if tls is not None:
-        files = [each for each in (tls.certificate, tls.key, tls.client_ca) if each is not None]
-        found += [f"tls: {path} is no file" for path in files if not path.is_file()]
+    if config.tls is not None and any(each.tls for each in config.listeners):
+        found += _certificate_problems(config.tls)
     obstacles = (socket_obstacle(Path(each.socket)) for each in config.listeners if each.socket)
     found += [f"listen: {obstacle}" for obstacle in obstacles if obstacle]
     return found
+
+
+def _certificate_problems(tls: Tls) -> list[str]:
+    files = [each for each in (tls.certificate, tls.key, tls.client_ca) if each is not None]
+    if missing := [f"tls: {path} is no file" for path in files if not path.is_file()]:
+        return missing
+    try:
+        _Certificates(tls)
+    except UStatusError as error:
+        return [f"tls: {error.message}"]
+    return []
 
 
 def _listening_socket(listen: ListenAddress) -> socket.socket:
