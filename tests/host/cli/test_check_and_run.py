@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ustreamer check` refuses a configuration exactly if `ustreamer run` cannot start with it."""
 
+import json
 import os
 import random
 import signal
@@ -310,7 +311,17 @@ def test_check_and_run_agree_on_a_certificate(tmp_path: Path, scheme: str, conte
     if content == "no PEM":
         key.write_text("no PEM", encoding="utf-8")
     elif content == "password":
-        command = ["openssl", "pkey", "-in", key, "-out", f"{key}.new", "-aes256", "-passout", "pass:secret"]
+        command = [
+            "openssl",
+            "pkey",
+            "-in",
+            str(key),
+            "-out",
+            f"{key}.new",
+            "-aes256",
+            "-passout",
+            "pass:secret",
+        ]
         subprocess.run(command, check=True, capture_output=True, timeout=30)
         Path(f"{key}.new").rename(key)
     elif content == "missing":
@@ -321,3 +332,38 @@ def test_check_and_run_agree_on_a_certificate(tmp_path: Path, scheme: str, conte
     problems = agreed(path)
     assert bool(problems) is (scheme == "wss" and content != "valid"), problems
     assert not problems or str(key) in problems[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({}, ""),
+        ({"listen_certificate": "text"}, "expected PEM"),
+        ({"listen_private_key": "none"}, "No such file"),
+        ({"listen_private_key": "other.key"}, "mismatch"),
+        ({"listen_private_key": None}, "needs transport/link/tls/listen_private_key"),
+        ({"enable_mtls": True}, "needs transport/link/tls/root_ca_certificate"),
+        ({"enable_mtls": True, "root_ca_certificate": "text"}, "expected PEM"),
+        ({"enable_mtls": True, "root_ca_certificate": "ca.pem"}, ""),
+        ({"root_ca_certificate": "none"}, ""),
+    ],
+)
+def test_check_and_run_agree_on_the_certificates_of_zenoh(
+    tmp_path: Path, change: dict[str, object], problem: str
+) -> None:
+    make_certificates(tmp_path, "router", "other")
+    (tmp_path / "text").write_text("no PEM", encoding="utf-8")
+    keys = {"listen_certificate": "router.pem", "listen_private_key": "router.key", **change}
+    tls = {key: f"{tmp_path}/{value}" if isinstance(value, str) else value for key, value in keys.items()}
+    settings = {
+        "mode": "peer",
+        "listen": {"endpoints": ["tls/127.0.0.1:0"]},
+        "transport": {"link": {"tls": tls}},
+    }
+    (tmp_path / "zenoh.json5").write_text(json.dumps(settings), encoding="utf-8")
+    path = tmp_path / "ustreamer.toml"
+    section = '[endpoints.a]\ntransport = "zenoh"\nauthorities = ["a"]\nconfig = "zenoh.json5"\n'
+    path.write_text(HEAD + section, encoding="utf-8")
+    problems = agreed(path)
+    assert bool(problems) is bool(problem), problems
+    assert not problems or problem.lower() in problems[0].lower()

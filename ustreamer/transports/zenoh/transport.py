@@ -122,13 +122,16 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
     # --- life ---------------------------------------------------------------------------------------------------------
 
     def problems(self) -> Sequence[str]:
-        """Settings that Zenoh refuses, and ports to listen on that are in use."""
+        """Settings that Zenoh refuses, and addresses and certificates that it cannot listen with."""
         try:
-            locators = _listen_locators(zenoh_config(self._config, self._context.name))
+            settings = zenoh_config(self._config, self._context.name)
         except UStatusError as error:
             return [error.message]
+        from ustreamer.transports.zenoh.private_files import unusable_certificates  # imported by `check` only
+
+        locators = _listen_locators(settings)
         found = [problem for locator in locators if (problem := _port_in_use(locator))]
-        return [*found, *self._missing_interfaces(locators)]
+        return [*found, *self._missing_interfaces(locators), *unusable_certificates(settings, locators)]
 
     def _missing_interfaces(self, listen: Sequence[str]) -> Iterator[str]:
         """The locators that Zenoh cannot open, because `#iface=` names an interface that this machine has not.
