@@ -6,8 +6,10 @@ from typing import Any, Final
 import msgspec
 import pytest
 
+from ustreamer.core.base.links import LinkState
 from ustreamer.core.base.recent_failures import RecentFailure
 from ustreamer.core.dispatch.explain import Explanation, Step
+from ustreamer.core.egress.limits import EgressLimits
 from ustreamer.core.routing.forwarding import Target
 from ustreamer.core.routing.router import SELF
 from ustreamer.core.routing.subscriptions import ServiceOutage
@@ -28,6 +30,8 @@ from ustreamer.host.diagnosis.methods import method_findings
 from ustreamer.host.diagnosis.recent import RecentLetters
 from ustreamer.host.diagnosis.subscribers import subscriber_findings
 from ustreamer.host.diagnosis.topics import topic_findings
+from ustreamer.host.egress.endpoint_queue import EndpointQueueStatistics, SubscriberQueueStatistics
+from ustreamer.host.observe.snapshot import EndpointSnapshot
 from ustreamer.uprotocol.ustatus import UCode
 from ustreamer.uprotocol.uuri import UUri
 
@@ -53,25 +57,34 @@ def evidence(subject: UUri = TOPIC, **changes: Any) -> Evidence:
 
 
 @pytest.mark.parametrize(
-    ("reason", "text"),
+    ("reason", "text", "advice"),
     [
-        ("no answer", "does not answer up://hpc/0/3/3, so"),
-        ("PERMISSION_DENIED", "answers PERMISSION_DENIED to up://hpc/0/3/3, so"),
+        (
+            "no answer",
+            "does not answer up://hpc/0/3/3, so",
+            "Start it on the network of endpoint 'outside', or",
+        ),
+        (
+            "PERMISSION_DENIED",
+            "answers PERMISSION_DENIED to up://hpc/0/3/3, so",
+            "Have that process permit up://hpc",
+        ),
     ],
 )
 @pytest.mark.parametrize("subject", [TOPIC, UUri("car", 0x1234, 1, 0)], ids=["topic", "subscriber"])
 def test_an_outside_usubscription_that_gives_no_list_is_named_and_not_the_receiver(
-    reason: str, text: str, subject: UUri
+    reason: str, text: str, advice: str, subject: UUri
 ) -> None:
     outage = ServiceOutage(UUri("hpc", 0, 3, 3), NOW_MS - 5_000, reason)
     [finding] = diagnose(evidence(subject, outage=outage)).findings
     assert (finding.cause, finding.since_ms) == ("usubscription_silent", NOW_MS - 5_000)
     assert text in finding.text
     assert str(subject) in finding.text
-    assert finding.advice == "Add 'hpc' to `authorities` of its endpoint, or correct `authority`."
+    if reason == "no answer":
+        assert finding.advice == "Add 'hpc' to `authorities` of its endpoint, or correct `authority`."
     places = {"car": "inside", "hpc": "outside"}
     [finding] = diagnose(evidence(subject, outage=outage, endpoint_by_authority=places)).findings
-    assert finding.advice == "Start it on the network of endpoint 'outside', or correct `authority`."
+    assert finding.advice.startswith(advice)
 
 
 @pytest.mark.parametrize(
@@ -279,3 +292,67 @@ def test_a_queue_that_was_full_an_hour_ago_is_no_present_problem(age_ms: int, *,
         each.cause for each in subscriber_findings(evidence(subscriber, running=True, letters=(letters,)))
     ]
     assert ("subscriber_queue_full" in causes) is found
+
+
+def snapshot_of(queue: EndpointQueueStatistics) -> EndpointSnapshot:
+    """An endpoint whose link is up, with this egress queue."""
+    link = LinkState(up=True, up_count=1)
+    counts = ("zenoh", link, "", 0, 0, (), 0)
+    return EndpointSnapshot(queue.endpoint, *counts, queue, 0, EgressLimits(), {}, ())
+
+
+@pytest.mark.parametrize("waiting", [0, 7])
+@pytest.mark.parametrize("by_subscriber", [False, True])
+@pytest.mark.parametrize("about_subscriber", [False, True])
+def test_a_queue_that_emptied_was_full(waiting: int, *, by_subscriber: bool, about_subscriber: bool) -> None:
+    if about_subscriber and not by_subscriber:
+        return  # the queue of the endpoint names no subscriber
+    subscriber = UUri("b", 0x20, 1, 0)
+    whose = f"subscriber {subscriber} at endpoint 'b'" if by_subscriber else "endpoint 'b'"
+    reason = f"egress queue of {whose} is full (10 messages)"
+    letters = RecentLetters(
+        TOPIC, None, "b", UCode.RESOURCE_EXHAUSTED, reason, "a", 1, 3, NOW_MS - 30_000, NOW_MS - 20_000, 3
+    )
+    fullest = (SubscriberQueueStatistics(subscriber, waiting, 0, 0, 0),) if waiting else ()
+    # Messages of others may wait in the queue of the endpoint.
+    queue = EndpointQueueStatistics("b", waiting or 5 * by_subscriber, 0, 0, 0, 0, 0, 0, 0, fullest=fullest)
+    endpoint = EndpointEvidence("b", "zenoh", ("b",), after=snapshot_of(queue))
+    known: dict[str, Any] = {
+        "running": True,
+        "letters": (letters,),
+        "endpoints": {"b": endpoint},
+        "home": "b",
+    }
+    known["endpoint_by_authority"] = {"b": "b", "car": "b"}
+    if about_subscriber:
+        text = text_of(evidence(subscriber, **known))
+    else:
+        text = text_of(evidence(**known, explanations=(DECIDED,)))
+    if waiting:
+        assert f"{reason}" in text
+        assert "Since 2023-11-14 22:12:50 UTC (30 s ago)." in text
+    else:
+        assert "was full (10 messages) and is empty now" in text
+        assert " is full" not in text
+        assert "is too slow" not in text
+        assert "From 2023-11-14 22:12:50 UTC until 2023-11-14 22:13:00 UTC (20 s ago)." in text
+
+
+DENIED: Final = Explanation("inside", (Step("access", passed=False, text="no rule allows it"),), "denied", ())
+
+
+def test_a_wrong_major_version_shows_next_to_an_access_rule() -> None:
+    known: dict[str, Any] = {"running": True, "explanations": (DENIED,), "exact_endpoints": {"inside"}}
+    refused = [failure("event_version", 1_000), failure("malformed", 1_000)]
+    found = topic_findings(evidence(**known, failures={"inside": refused}))
+    assert [each.cause for each in found] == ["access_denied", "wrong_major_version"]
+    others = evidence(**known | {"exact_endpoints": ()}, failures={"inside": refused})
+    assert [each.cause for each in topic_findings(others)] == ["access_denied"]
+
+
+def test_refusals_of_the_whole_endpoint_may_be_those_of_the_topic() -> None:
+    refused = {"inside": [failure("event_version", 1_000)]}
+    text = text_of(evidence(running=True, explanations=(DECIDED,), failures=refused))
+    assert text.startswith(
+        f"Endpoint 'inside' refuses 5 events, which may be {TOPIC}, from 10.0.0.7: the major"
+    )

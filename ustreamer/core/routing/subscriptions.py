@@ -138,10 +138,16 @@ class ListableDirectory(Protocol):
         ...
 
 
-class ServiceOutage(msgspec.Struct, frozen=True):
-    """A service that gives no list of its subscriptions since this wall-clock time. `reason` is a code or a phrase."""
+NO_ANSWER: Final = "no answer"
 
-    service: UUri
+
+class ServiceOutage(msgspec.Struct, frozen=True):
+    """A service whose `method` gives no list of its subscriptions since this wall-clock time.
+
+    `reason` is the name of the code of its answer, or NO_ANSWER.
+    """
+
+    method: UUri
     since_ms: int
     reason: str
 

@@ -11,6 +11,7 @@ import msgspec
 
 from ustreamer.core.base.recent_failures import CURRENT_MS, RecentFailure
 from ustreamer.core.dispatch.explain import Explanation
+from ustreamer.core.routing.subscriptions import NO_ANSWER
 from ustreamer.host.diagnosis.evidence import EndpointEvidence, Evidence
 from ustreamer.host.diagnosis.recent import RecentLetters
 from ustreamer.uprotocol.ustatus import UCode
@@ -180,9 +181,18 @@ def unknown_subscriptions(evidence: Evidence) -> Iterator[DiagnosisFinding]:
     outage = evidence.outage
     if outage is None:
         return
-    authority = outage.service.authority_name
+    authority = outage.method.authority_name
     name = evidence.endpoint_by_authority.get(authority, evidence.endpoint_by_authority.get(ANY_AUTHORITY))
-    how = "does not answer" if outage.reason == "no answer" else f"answers {outage.reason} to"
+    if outage.reason != NO_ANSWER:
+        how = f"answers {outage.reason} to"
+        advice = f"Have that process permit {outage.method} to {evidence.authority!r}, or mend it: its log has the cause."
+    else:
+        how = "does not answer"
+        advice = (
+            f"Start it on the network of endpoint {name!r}, or correct `authority`."
+            if name
+            else f"Add {authority!r} to `authorities` of its endpoint, or correct `authority`."
+        )
     effect = (
         "later changes of subscriptions do not count"
         if evidence.subscriptions
@@ -190,11 +200,9 @@ def unknown_subscriptions(evidence: Evidence) -> Iterator[DiagnosisFinding]:
     )
     yield DiagnosisFinding(
         "usubscription_silent",
-        f"core.usubscription of {authority!r}, another process, {how} {outage.service}, so {effect}.",
+        f"core.usubscription of {authority!r}, another process, {how} {outage.method}, so {effect}.",
         outage.since_ms,
-        f"Start it on the network of endpoint {name!r}, or correct `authority`."
-        if name
-        else f"Add {authority!r} to `authorities` of its endpoint, or correct `authority`.",
+        advice,
     )
 
 
@@ -205,8 +213,31 @@ def letter_findings(evidence: Evidence, what: str) -> Iterator[DiagnosisFinding]
     """The dead letters of the last minute, the latest first. `what` is a noun phrase, such as "messages of ..."."""
     for letters in reversed(evidence.letters):
         if evidence.now_ms - letters.last_ms <= CURRENT_MS:
-            cause, text, advice = _judge_letters(letters, what)
-            yield DiagnosisFinding(cause, text, letters.first_ms, advice)
+            reason, until_ms = full_queue(evidence, letters)
+            current = msgspec.structs.replace(letters, reason=reason)
+            cause, text, advice = _judge_letters(current, what)
+            yield DiagnosisFinding(cause, text, letters.first_ms, advice, until_ms=until_ms)
+
+
+def full_queue(evidence: Evidence, letters: RecentLetters) -> tuple[str, int | None]:
+    """The reason of dead letters, and when it ended: of a full queue that is empty now."""
+    endpoint = evidence.endpoints.get(letters.endpoint)
+    if letters.code != UCode.RESOURCE_EXHAUSTED or endpoint is None or endpoint.after is None:
+        return letters.reason, None
+    queue = endpoint.after.queue
+    queued = queue.queued
+    if "of subscriber" in letters.reason:
+        queued = sum(
+            each.queued for each in queue.fullest if is_named_subscriber(each.subscriber, letters.reason)
+        )
+    if queued or " is full" not in letters.reason:
+        return letters.reason, None
+    return f"{letters.reason.replace(' is full', ' was full')} and is empty now", letters.last_ms
+
+
+def is_named_subscriber(subscriber: UUri | None, reason: str) -> bool:
+    """Whether a full queue is that of a subscriber, by the reason of its dead letters."""
+    return f"of subscriber {subscriber} " in reason
 
 
 def _judge_letters(letters: RecentLetters, what: str) -> tuple[str, str, str]:
@@ -226,7 +257,7 @@ def _judge_letters(letters: RecentLetters, what: str) -> tuple[str, str, str]:
             advice += f"raise queue_messages and queue_bytes in [egress.{endpoint}]. {retry}"
             return "queue_full", f"The {reason}: {lost}.", advice
         case UCode.DEADLINE_EXCEEDED if "arrival" in reason:
-            return _judge_age(letters, lost)
+            return _expired_on_arrival(letters, lost)
         case UCode.DEADLINE_EXCEEDED:
             advice = f"Find what slows the receivers behind {endpoint!r}, or raise max_age_ms in [egress.{endpoint}]."
             text = f"Messages expire in the egress queue of endpoint {endpoint!r}: {lost} ({reason})."
@@ -242,7 +273,7 @@ def _judge_letters(letters: RecentLetters, what: str) -> tuple[str, str, str]:
             return "send_refused", f"Endpoint {endpoint!r} cannot send {what}: {reason}.", advice
 
 
-def _judge_age(letters: RecentLetters, lost: str) -> tuple[str, str, str]:
+def _expired_on_arrival(letters: RecentLetters, lost: str) -> tuple[str, str, str]:
     """Of messages that were expired when they arrived: by their ages, the clock of the sender differs, or they are late.
 
     A delay varies from message to message; a difference of clocks does not.

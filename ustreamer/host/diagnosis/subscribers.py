@@ -12,6 +12,8 @@ from ustreamer.host.diagnosis.findings import (
     Check,
     DiagnosisFinding,
     differing_part,
+    full_queue,
+    is_named_subscriber,
     link_down,
     listed,
     messages_wait,
@@ -85,15 +87,18 @@ def _own_queue(evidence: Evidence) -> Iterator[DiagnosisFinding]:
     full = [
         each
         for each in evidence.letters
-        if f"of subscriber {subscriber} " in each.reason and evidence.now_ms - each.last_ms <= CURRENT_MS
+        if is_named_subscriber(subscriber, each.reason) and evidence.now_ms - each.last_ms <= CURRENT_MS
     ]
     if full:
         count = sum(each.count for each in full)
+        reason, until_ms = full_queue(evidence, full[-1])
+        slow = "is too slow" if until_ms is None else "was too slow"
         yield DiagnosisFinding(
             "subscriber_queue_full",
-            f"{subscriber} is too slow: {count} messages became dead letters, because the {full[-1].reason}.",
+            f"{subscriber} {slow}: {count} messages became dead letters, because the {reason}.",
             min(each.first_ms for each in full),
             "Have it subscribe fewer messages per second, or raise subscriber_messages of its endpoint.",
+            until_ms=until_ms,
         )
     if home is None or home.after is None:
         return

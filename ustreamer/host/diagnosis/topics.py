@@ -4,9 +4,10 @@
 Evidence in, findings out. The first finding is the cause, because nothing behind it can help before it is mended.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, TypeAlias
 
+from ustreamer.core.base.recent_failures import RecentFailure
 from ustreamer.core.dispatch.delivery_registry import TargetStatistics
 from ustreamer.core.routing.forwarding import Target
 from ustreamer.core.routing.router import SELF
@@ -62,6 +63,8 @@ _REFUSAL_TEXTS: Final = {
     "event_address": ("wrong_sender_address", "it comes from another address than the configured `remote`"),
 }
 """Refusals that a wrong configuration of a SOME/IP event causes: their cause, and what is wrong."""
+
+_FailuresByKind: TypeAlias = Mapping[str, Sequence[RecentFailure]]
 
 
 def topic_findings(evidence: Evidence) -> list[DiagnosisFinding]:
@@ -209,6 +212,12 @@ def _ended(evidence: Evidence, change: RecentSubscriptionChange) -> DiagnosisFin
     return DiagnosisFinding("unsubscribed", text, change.time_ms, "Have the subscriber subscribe again.")
 
 
+def _subscription_times(evidence: Evidence) -> list[int]:
+    """When the topic was subscribed, oldest first; the start of the streamer if that is not known."""
+    times = [each.time_ms for each in evidence.changes if each.status != Status.UNSUBSCRIBED.name]
+    return times or [evidence.since_ms]
+
+
 def _subscribed_ms(evidence: Evidence, subscriber: UUri) -> int | None:
     """When this subscriber subscribed or changed its subscription; None if that is long ago."""
     times = [
@@ -273,13 +282,18 @@ def _pending_at_ecu(evidence: Evidence, home: EndpointEvidence, since_ms: int) -
 
 
 def _is_silent(evidence: Evidence) -> bool:
-    """Whether a topic with a subscriber brings no message, as far as the sample can show it.
+    """Whether a topic with a subscriber brings no message, as far as the sample can show it."""
+    return bool(_subscribed_targets(evidence)) and _brings_nothing(evidence)
+
+
+def _brings_nothing(evidence: Evidence) -> bool:
+    """Whether no message of the topic comes in, as far as the sample can show it.
 
     The topics of the streamer itself are silent while nothing changes.
     """
     if not evidence.running or evidence.received_in_sample or evidence.letters or evidence.input_problem:
         return False
-    if evidence.home == SELF or not _subscribed_targets(evidence):
+    if evidence.home == SELF:
         return False
     uptime_s = max(1.0, (evidence.now_ms - evidence.since_ms) / 1000)
     return not evidence.received or (evidence.received / uptime_s * evidence.sample_s >= _EXPECTED_MESSAGES)
@@ -297,34 +311,48 @@ def _silent_publisher(evidence: Evidence) -> Iterator[DiagnosisFinding]:
     yield DiagnosisFinding(
         "publisher_silent",
         text,
-        None if evidence.received else _first_subscribed_ms(evidence),
+        None if evidence.received else _subscription_times(evidence)[0],
         f"Check that the publisher runs behind {home.name!r}, and that it publishes exactly this address.",
     )
-
-
-def _first_subscribed_ms(evidence: Evidence) -> int:
-    times = [each.time_ms for each in evidence.changes if each.status != Status.UNSUBSCRIBED.name]
-    return times[0] if times else evidence.since_ms
 
 
 def _refused_input(evidence: Evidence, *, earlier: bool = False) -> Iterator[DiagnosisFinding]:
     """The endpoint of the publisher refuses input: messages of the topic, or some that may be."""
     home = evidence.home_endpoint
-    if home is None or not _is_silent(evidence):
+    if home is None or not _brings_nothing(evidence):
         return
     found = failures_of(evidence, home.name, earlier=earlier)
+    of_topic = {name: found.pop(name) for name in _REFUSAL_TEXTS if name in found}
+    if home.name in evidence.exact_endpoints or _is_silent(evidence):
+        yield from _refused_events(evidence, home, of_topic, earlier=earlier)
+    if _is_silent(evidence):
+        yield from _other_refusals(evidence, home, found, earlier=earlier)
+
+
+def _refused_events(
+    evidence: Evidence, home: EndpointEvidence, found: _FailuresByKind, *, earlier: bool
+) -> Iterator[DiagnosisFinding]:
+    """Refusals by a wrong configuration of the topic. They show also while an access rule denies the topic."""
     refuses = "refused" if earlier else "refuses"
-    for name, (cause, why) in _REFUSAL_TEXTS.items():
-        if failures := found.pop(name, ()):
-            yield failure_finding(
-                cause,
-                f"Endpoint {home.name!r} {refuses} {total(failures)} events of {evidence.subject}"
-                f"{peers_text(failures)}: {why}.",
-                failures,
-                f"Compare service, major version, events and remote of [[endpoints.{home.name}.services]] with the ECU.",
-                earlier=earlier,
-            )
-    if failures := found.pop("duplicate", ()):
+    may_be = "" if home.name in evidence.exact_endpoints else "which may be "
+    for name, failures in found.items():
+        cause, why = _REFUSAL_TEXTS[name]
+        events = f"events, {may_be}{evidence.subject}," if may_be else f"events of {evidence.subject}"
+        yield failure_finding(
+            cause,
+            f"Endpoint {home.name!r} {refuses} {total(failures)} {events}{peers_text(failures)}: {why}.",
+            failures,
+            f"Compare service, major version, events and remote of [[endpoints.{home.name}.services]] with the ECU.",
+            earlier=earlier,
+        )
+
+
+def _other_refusals(
+    evidence: Evidence, home: EndpointEvidence, found: _FailuresByKind, *, earlier: bool
+) -> Iterator[DiagnosisFinding]:
+    """Duplicates, and input of any topic that the endpoint refuses."""
+    refuses = "refused" if earlier else "refuses"
+    if failures := found.get("duplicate", ()):
         yield failure_finding(
             "duplicates",
             f"Endpoint {home.name!r} has dropped {total(failures)} messages as duplicates: their ids repeat.",
@@ -336,7 +364,7 @@ def _refused_input(evidence: Evidence, *, earlier: bool = False) -> Iterator[Dia
         each
         for name, failures in found.items()
         for each in failures
-        if name not in _OTHER_FINDINGS and not name.startswith(_SD_REFUSALS)
+        if name not in ("duplicate", *_OTHER_FINDINGS) and not name.startswith(_SD_REFUSALS)
     ]
     if others:
         yield failure_finding(
@@ -363,11 +391,6 @@ def _failed_checks(evidence: Evidence) -> Iterator[DiagnosisFinding]:
             None,
             f"Compare `e2e` of the event in [[endpoints.{evidence.home}.services]] with the ECU: profile, data id, offset.",
         )
-
-
-def _last_subscribed_ms(evidence: Evidence) -> int:
-    times = [each.time_ms for each in evidence.changes if each.status != Status.UNSUBSCRIBED.name]
-    return times[-1] if times else evidence.since_ms
 
 
 # --- the receiver's side ---------------------------------------------------------------------------------------------
@@ -462,7 +485,7 @@ def _throttled(evidence: Evidence) -> Iterator[DiagnosisFinding]:
                 "throttled",
                 f"{evidence.subject} is throttled for {who}: they asked for at most {hertz(target.period_ns)}, and "
                 f"{target.throttled} of {target.received} messages were above that.",
-                _last_subscribed_ms(evidence),
+                _subscription_times(evidence)[-1],
                 "Have the subscriber subscribe again with a higher max_frequency, or with none.",
             )
 

@@ -31,7 +31,7 @@ from threading import Thread
 from typing import Final
 
 from ustreamer.core.base.log_limit import limited
-from ustreamer.core.routing.subscriptions import ServiceOutage
+from ustreamer.core.routing.subscriptions import NO_ANSWER, ServiceOutage
 from ustreamer.core.routing.usubscription_codec import (
     CHANGE_RESOURCE,
     NOT_DELIVERED,
@@ -174,7 +174,7 @@ class ExternalUsubscription:
         """Request the list from now on. Safe from any thread."""
         self._next_poll_ns = self._context.clock.monotonic_ns()
         self._is_started = True
-        self._set_outage("no answer")
+        self._set_outage(NO_ANSWER)
         self._inbox.wake()
 
     def stop(self) -> None:
@@ -247,7 +247,7 @@ class ExternalUsubscription:
     def _on_no_answer(self) -> None:
         self._is_answering = False
         self._unanswered += 1
-        self._lost(UCode.PERMISSION_DENIED.name if self._is_denied else "no answer")
+        self._lost(UCode.PERMISSION_DENIED.name if self._is_denied else NO_ANSWER)
         self._is_denied = False
         if self._listed_count or self._topics:  # they may be of a process that has gone
             self._asked.clear()
@@ -267,8 +267,8 @@ class ExternalUsubscription:
     def _set_outage(self, why: str) -> None:
         known = self._directory.outage()
         since_ms = self._context.clock.wall_ms() if known is None else known.since_ms
-        service = UUri(self._authority, USUBSCRIPTION, self._version, FETCH_SUBSCRIPTIONS)
-        self._directory.set_outage(ServiceOutage(service, since_ms, why))
+        method = UUri(self._authority, USUBSCRIPTION, self._version, FETCH_SUBSCRIPTIONS)
+        self._directory.set_outage(ServiceOutage(method, since_ms, why))
 
     @property
     def _known_count(self) -> int:

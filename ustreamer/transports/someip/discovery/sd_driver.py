@@ -568,7 +568,7 @@ class SdDriver:
     def _dropped(self) -> int:
         return self._dropped_at_close + sum(map(dropped_datagrams, self._sockets.sockets))
 
-    def missing_service(self, service: int) -> RecentFailure:
+    def missing_offer(self, service: int) -> RecentFailure:
         """A wanted service that has no Offer. `detail` has the Offers with its service id, but of others."""
         discovery = self._discovery
         others = [] if discovery is None else discovery.unwanted_offers()

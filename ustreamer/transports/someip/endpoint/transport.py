@@ -834,7 +834,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         found = [failure for each in exchanges for failure in each.recent_failures(address)]
         services = self._exchange.services
         if self._sd_driver is not None and services.is_missing(address.with_resource(0)):
-            found.append(self._sd_driver.missing_service(address.ue_id & 0xFFFF))
+            found.append(self._sd_driver.missing_offer(address.ue_id & 0xFFFF))
         return found
 
     def subscription_directory(self, changed: Callable[[], None]) -> SubscriptionDirectory | None:
