@@ -507,6 +507,14 @@ class EndpointTransport(UTransport):
         """
         return ""
 
+    def link_suspicion(self) -> str:
+        """A clause about a receiver that may be frozen or cut off, while the link counts as up; "" if there is none.
+
+        It begins with the receiver, such as "1 of 2 nodes has ...". It states what is measured: on a busy machine the
+        receiver may only be slow. Called from any thread.
+        """
+        return ""
+
     def watch_routes(self, opened: Callable[[Hashable], None]) -> None:
         """Call `opened` with a `RouteUnavailable.route` when that route is open again, for an immediate retry.
 

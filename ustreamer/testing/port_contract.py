@@ -35,6 +35,7 @@ class PortContract(PairContract):
             assert type(each.sends_field(TOPIC)) is bool
             assert type(each.input_problem(TOPIC)) is str
             assert type(each.link_problem()) is str
+            assert type(each.link_suspicion()) is str
             assert each.knows_method(METHOD) in (None, False, True)
             assert all(type(failure) is RecentFailure for failure in each.recent_failures(METHOD) or ())
             assert type(each.awaits_receipt(new_id())) is bool

@@ -75,12 +75,15 @@ class FloodProcess(StallProcess):
 
 @contextmanager
 def subscribed_streamer(
-    directory: Path, *subscribers: str
+    directory: Path, *subscribers: str, more: str = ""
 ) -> Iterator[tuple[StreamerProcess, dict[str, int]]]:
-    """A streamer at which these authorities have subscribed all topics; yields its ports by endpoint."""
+    """A streamer at which these authorities have subscribed all topics; yields its ports by endpoint.
+
+    `more` are further sections of its configuration.
+    """
     ports = dict(zip(("source", "served", "stopped"), tcp_ports(3), strict=True))
     config = directory / "backpressure.toml"
-    config.write_text(_CONFIG.format(**ports), encoding="utf-8")
+    config.write_text(_CONFIG.format(**ports) + more, encoding="utf-8")
     (directory / "small_buffer.json5").write_text(_SMALL_BUFFER, encoding="utf-8")
     with StreamerProcess(config) as process:
         for name in subscribers:

@@ -3,6 +3,7 @@
 
 import json
 import signal
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tests.e2e.delivery.test_backpressure import (
     wait_flood_begins,
 )
 from tests.e2e.rigs.entities import ZenohEntity
+from tests.e2e.rigs.ports import tcp_ports
 from tests.e2e.rigs.streamer import run_command
 from tests.waiting import wait_until
 
@@ -51,16 +53,32 @@ def test_a_frozen_subscriber_with_few_messages_is_no_lost_link(tmp_path: Path) -
 
         wait_until(is_received, "the first message")
         stopped.send_signal(signal.SIGSTOP)
-        wait_until(is_lost, "the end of the link", CLOSED_S)
-        assert cause_of(config)["cause"] == "receiver_stalled"
+        wait_until(is_lost, "the suspicion", CLOSED_S)
+        assert cause_of(config)["cause"] in ("node_suspect", "receiver_stalled")
+        wait_until(lambda: cause_of(config)["cause"] == "receiver_stalled", "the end of the link", CLOSED_S)
         stopped.send_signal(signal.SIGCONT)
         process.stop()
 
 
-def test_a_frozen_subscriber_is_a_receiver_that_stopped_reading(tmp_path: Path) -> None:
+def readiness(port: int) -> dict[str, Any]:
+    """The body of /readyz, with any status."""
+    connection = HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        connection.request("GET", "/readyz")
+        found: dict[str, Any] = json.loads(connection.getresponse().read())
+    finally:
+        connection.close()
+    return found
+
+
+def test_a_frozen_subscriber_is_suspect_and_then_a_receiver_that_stopped_reading(tmp_path: Path) -> None:
     config = tmp_path / "backpressure.toml"
+    [port] = tcp_ports(1)
     with (
-        subscribed_streamer(tmp_path, "stopped") as (process, ports),
+        subscribed_streamer(tmp_path, "stopped", more=f'[observe]\nlisten = "127.0.0.1:{port}"\n') as (
+            process,
+            ports,
+        ),
         FloodProcess("receive", ports["stopped"]) as stopped,
     ):
         stopped.wait_ready()
@@ -69,6 +87,8 @@ def test_a_frozen_subscriber_is_a_receiver_that_stopped_reading(tmp_path: Path) 
             wait_flood_begins(stopped)
             stopped.send_signal(signal.SIGSTOP)
             assert publisher.ask() == FLOOD
+        wait_until(lambda: readiness(port)["notices"], "the suspicion", CLOSED_S)
+        assert cause_of(config)["cause"] in ("node_suspect", "receiver_stalled")
         wait_until(
             lambda: Streamed.read(tmp_path).endpoints["stopped"]["links_closed_stalled"] == 1,
             "the end of the link",

@@ -294,10 +294,10 @@ def test_a_queue_that_was_full_an_hour_ago_is_no_present_problem(age_ms: int, *,
     assert ("subscriber_queue_full" in causes) is found
 
 
-def snapshot_of(queue: EndpointQueueStatistics) -> EndpointSnapshot:
+def snapshot_of(queue: EndpointQueueStatistics, suspicion: str = "") -> EndpointSnapshot:
     """An endpoint whose link is up, with this egress queue."""
     link = LinkState(up=True, up_count=1)
-    counts = ("zenoh", link, "", 0, 0, (), 0)
+    counts = ("zenoh", link, "", suspicion, 0, 0, (), 0)
     return EndpointSnapshot(queue.endpoint, *counts, queue, 0, EgressLimits(), {}, ())
 
 
@@ -356,3 +356,20 @@ def test_refusals_of_the_whole_endpoint_may_be_those_of_the_topic() -> None:
     assert text.startswith(
         f"Endpoint 'inside' refuses 5 events, which may be {TOPIC}, from 10.0.0.7: the major"
     )
+
+
+@pytest.mark.parametrize(
+    "subject", [TOPIC, METHOD, UUri("car", 0x1234, 1, 0)], ids=["topic", "method", "subscriber"]
+)
+def test_a_suspect_node_is_the_cause_while_its_link_is_up(subject: UUri) -> None:
+    suspicion = "the node has sent no sign of life for 5.1 s"
+    after = snapshot_of(EndpointQueueStatistics("outside", 0, 0, 0, 0, 0, 0, 0, 0), suspicion)
+    outside = EndpointEvidence("outside", "zenoh", ("cloud",), after=after)
+    decided = Explanation("inside", (), "delivered", (Target("outside"),))
+    home = "inside" if subject.is_topic else "outside"
+    known: dict[str, Any] = {
+        "endpoints": {"inside": EndpointEvidence("inside", "local", ("car",)), "outside": outside}
+    }
+    found = diagnose(evidence(subject, running=True, home=home, explanations=(decided,), **known))
+    assert found.cause.cause == "node_suspect"
+    assert found.cause.text == f"A node behind endpoint 'outside' may be frozen or cut off: {suspicion}."

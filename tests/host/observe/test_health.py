@@ -25,7 +25,7 @@ def report(streamer: Streamer, path: str) -> tuple[int, HealthReport]:
     assert response is not None
     assert response.content_type == "application/json"
     found = json.loads(response.body)
-    return response.status, HealthReport(found["status"], tuple(found["reasons"]))
+    return response.status, HealthReport(found["status"], tuple(found["reasons"]), tuple(found["notices"]))
 
 
 def test_a_running_streamer_is_alive_and_ready(bench: Bench) -> None:
@@ -44,6 +44,18 @@ def test_a_lost_link_is_named_and_the_process_stays_alive(bench: Bench) -> None:
     assert report(streamer, "/readyz") == (200, HealthReport("ready"))
     link(streamer, "b").set_link(up=False)
     assert report(streamer, "/readyz")[1].reasons == ("endpoint 'b' reaches no receiver any more",)
+
+
+def test_a_suspect_node_is_a_notice_while_its_link_is_up(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streamer = bench.started(fake("a", "car"), fake("b", "cloud"))
+    suspicion = "the node has acknowledged no data for 1.2 s although data waits"
+    monkeypatch.setattr(link(streamer, "b"), "link_suspicion", lambda: suspicion)
+    notice = f"endpoint 'b': {suspicion}; a node may be frozen or cut off"
+    assert report(streamer, "/readyz") == (200, HealthReport("ready", (), (notice,)))
+    link(streamer, "b").set_link(up=False)
+    assert report(streamer, "/readyz")[1].notices == ()
 
 
 def test_a_store_that_refuses_writes_is_named_until_it_accepts_one(bench: Bench) -> None:

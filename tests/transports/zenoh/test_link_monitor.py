@@ -588,6 +588,44 @@ def test_one_of_two_nodes_that_reads_nothing_is_suspect(kernel: Kernel) -> None:
         assert (links.suspect, links.has_suspect) == (False, is_cut)
 
 
+def test_a_suspicion_is_reported_for_people_after_a_second_without_progress(kernel: Kernel) -> None:
+    links, there = monitor_of("stuck", "there"), Kernel()
+    there.run(kernel.now_ms)
+    connect_kernel(links, "stuck", kernel)
+    run(links, kernel, 50)
+    kernel.is_cut = True
+    run(links, kernel, 1_000)
+    assert links.suspicion() == ""
+    run(links, kernel, 50)
+    assert links.suspicion() == "1 of 2 nodes has acknowledged no data for 1.1 s although data waits"
+    kernel.is_cut = False
+    run(links, kernel, 50)
+    assert links.suspicion() == ""
+
+
+def test_a_frozen_node_whose_kernel_takes_all_data_is_reported_after_half_a_lease(kernel: Kernel) -> None:
+    links = monitor_of("frozen")
+    connect_kernel(links, "frozen", kernel)
+    kernel.frozen = True
+    run(links, kernel, 4_300)
+    assert links.suspicion() == ""
+    run(links, kernel, 50)
+    assert links.suspicion() == "the node has sent no sign of life for 5.0 s"
+
+
+def test_a_late_sample_is_no_suspicion(kernel: Kernel) -> None:
+    links = monitor_of("busy")
+    connect_kernel(links, "busy", kernel)
+    kernel.in_flight = 10
+    run(links, kernel, 50)
+    kernel.now_ms += 5_000  # this machine was busy: nothing was sampled, and the node did read
+    kernel.written = kernel.acked = kernel.written + 500
+    kernel.received_at_ms = kernel.now_ms
+    assert links.suspicion() == ""
+    run(links, kernel, 50)
+    assert links.suspicion() == ""
+
+
 def test_a_node_joining_a_stalled_one_is_served_at_once(
     kernel: Kernel,
 ) -> None:

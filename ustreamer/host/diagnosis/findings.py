@@ -125,8 +125,11 @@ def wrong_endpoint(evidence: Evidence) -> Iterator[DiagnosisFinding]:
 def link_down(
     evidence: Evidence, endpoint: EndpointEvidence | None, what: str, cause: str
 ) -> Iterator[DiagnosisFinding]:
-    """The endpoint reaches no receiver. `what` is a clause about the consequence."""
-    if endpoint is None or endpoint.up or endpoint.after is None:
+    """The endpoint reaches no receiver, or one that may be frozen. `what` is a clause about the consequence."""
+    if endpoint is None or endpoint.after is None:
+        return
+    if endpoint.up:
+        yield from _suspect_node(endpoint, endpoint.after.link_suspicion)
         return
     if endpoint.after.link_problem:
         yield _stalled_receiver(endpoint, endpoint.after.queue.queued, what)
@@ -153,6 +156,16 @@ def _stalled_receiver(endpoint: EndpointEvidence, queued: int, what: str) -> Dia
         endpoint.link_ms,
         "Find what stops the process of the receiver: a debugger, SIGSTOP, a full disk, a loop. Restart it if needed.",
     )
+
+
+def _suspect_node(endpoint: EndpointEvidence, suspicion: str) -> Iterator[DiagnosisFinding]:
+    if suspicion:
+        yield DiagnosisFinding(
+            "node_suspect",
+            f"A node behind endpoint {endpoint.name!r} may be frozen or cut off: {suspicion}.",
+            None,
+            "Look whether its process runs: within 10 s the link counts as down, or the suspicion ends.",
+        )
 
 
 def refused_stores(evidence: Evidence) -> Iterator[DiagnosisFinding]:

@@ -21,10 +21,14 @@ _WAITING: Final = -1
 
 
 class HealthReport(msgspec.Struct, frozen=True):
-    """The answer to a health check, as JSON. `reasons` has a sentence for each thing that is wrong."""
+    """The answer to a health check, as JSON. `reasons` has a sentence for each thing that is wrong.
+
+    `notices` are signs of a problem that a busy machine shows, too: they do not change the status.
+    """
 
     status: str
     reasons: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
 
     @property
     def is_good(self) -> bool:
@@ -70,7 +74,7 @@ def liveness(hanging: Iterable[str]) -> HealthReport:
 def readiness(snapshot: MetricsSnapshot, hanging: Iterable[str]) -> HealthReport:
     """The report of /readyz."""
     reasons = (*hanging, *_closed_links(snapshot), *_refusing_stores(snapshot))
-    return HealthReport("not_ready" if reasons else "ready", reasons)
+    return HealthReport("not_ready" if reasons else "ready", reasons, tuple(_suspect_links(snapshot)))
 
 
 def _closed_links(snapshot: MetricsSnapshot) -> Iterable[str]:
@@ -81,6 +85,12 @@ def _closed_links(snapshot: MetricsSnapshot) -> Iterable[str]:
                 lost = "has a receiver that stopped reading"
             waiting = f"; {each.queue.queued} messages wait" if each.queue.queued else ""
             yield f"endpoint {each.name!r} {lost}{waiting}"
+
+
+def _suspect_links(snapshot: MetricsSnapshot) -> Iterable[str]:
+    for each in snapshot.endpoints:
+        if each.link.up and each.link_suspicion:
+            yield f"endpoint {each.name!r}: {each.link_suspicion}; a node may be frozen or cut off"
 
 
 def _refusing_stores(snapshot: MetricsSnapshot) -> Iterable[str]:

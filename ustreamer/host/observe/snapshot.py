@@ -37,6 +37,8 @@ class EndpointSnapshot(NamedTuple):
     link: LinkState
     link_problem: str
     """As `EndpointTransport.link_problem`."""
+    link_suspicion: str
+    """As `EndpointTransport.link_suspicion`."""
     peers: int
     received: int
     """Deliveries of the messages that came in here."""
@@ -83,6 +85,7 @@ class EndpointSource(NamedTuple):
     queue: EndpointQueue
     link: Callable[[], LinkState]
     link_problem: Callable[[], str]
+    link_suspicion: Callable[[], str]
     peers: Callable[[], int]
     threads: Callable[[], Sequence[ReceivingThread]]
 
@@ -98,6 +101,7 @@ def endpoint_snapshot(
         source.transport,
         source.link(),
         source.link_problem(),
+        source.link_suspicion(),
         source.peers(),
         ingress.ledger.received,
         [by_ingress + by_queue for by_ingress, by_queue in settled],

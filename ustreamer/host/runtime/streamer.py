@@ -778,6 +778,7 @@ class Streamer:
                 self._egress_queues[name],
                 partial(self._links.state_of_endpoint, name),
                 transport.link_problem,
+                transport.link_suspicion,
                 partial(self._number_of_peers, name),
                 transport.receiving_threads,
             )

@@ -91,6 +91,8 @@ _UNREAD_NS: Final = 1_000_000_000
 waits for 5 s unless the node's configuration has another time (`wait_before_close`)."""
 _SUSPECT_NS: Final = 300_000_000
 """Time without progress while data waits, after which a node may be frozen."""
+_REPORTED_SUSPECT_NS: Final = 1_000_000_000
+"""As `_SUSPECT_NS`, for people: a node that a busy machine delays reads again within this time."""
 _PIPELINE_BYTES: Final = 2 << 20
 """More than Zenoh's own queues hold (16 batches of 64 KB): a put is in the kernel after so many further bytes."""
 _MAX_MARKS: Final = 1_024
@@ -277,6 +279,20 @@ class _PeerNode:
 
     def _is_silent(self, now_ns: int) -> bool:
         return now_ns - self.received_ns > self._lease_ns // 3  # a live node sends every quarter of the lease
+
+    def suspicion(self) -> str:
+        """What a suspect node does not do, by the last sample; empty for any other node.
+
+        Times end at the sample: a late sample is no fault of the node.
+        """
+        stuck_ns, silent_ns = self._sampled_ns - self._progress_ns, self._sampled_ns - self.received_ns
+        if self.link is None or self.has_ended:
+            return ""
+        if stuck_ns > _REPORTED_SUSPECT_NS:
+            return f"has acknowledged no data for {stuck_ns / 1e9:.1f} s although data waits"
+        if silent_ns > self._lease_ns // 2:  # a quarter is usual
+            return f"has sent no sign of life for {silent_ns / 1e9:.1f} s"
+        return ""
 
     def loss(self, now_ns: int) -> _NodeLoss:
         """What is lost with this node, lost at `now_ns`."""
@@ -498,6 +514,13 @@ class LinkMonitor:
                 if type(error) not in self._reported:
                     self._reported.add(type(error))
                     log.exception("zenoh.link_watcher_failed", extra={"endpoint": self._context.name})
+
+    def suspicion(self) -> str:
+        """See `EndpointTransport.link_suspicion`: the first suspect node. From any thread."""
+        nodes = tuple(self._nodes.values())
+        found = [text for node in nodes if (text := node.suspicion())]
+        who = "the node" if len(nodes) == 1 else f"{len(found)} of {len(nodes)} nodes"
+        return f"{who} {found[0]}" if found else ""
 
     def send_window(self) -> int:
         """Bytes that every link's kernel buffer can take: such a put does not wait. 0 if unknown for one link."""

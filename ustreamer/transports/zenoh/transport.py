@@ -352,6 +352,10 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
         """As `EndpointTransport.link_problem`."""
         return "receiver_stalled" if self._link_monitor.has_stalled else ""
 
+    def link_suspicion(self) -> str:
+        """As `EndpointTransport.link_suspicion`."""
+        return self._link_monitor.suspicion()
+
     def announce(self, announcements: frozenset[Announcement]) -> None:
         if self._config.peers is not False and self._receiving:
             self._peer_tokens.announce(announcements)
