@@ -12,7 +12,7 @@ from ustreamer.core.storage.write_access import write_obstacle
 def socket_obstacle(path: Path) -> str:
     """The reason why no socket may be bound at a path, and what is expected; empty if there is none.
 
-    The socket file of a killed process is none: nobody listens there. A symbolic link is no socket.
+    The socket file of a killed process is none, because no process listens there. A symbolic link is no socket.
     """
     if not path.parent.is_dir():
         return f"{path.parent} is no directory"

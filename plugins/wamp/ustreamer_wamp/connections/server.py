@@ -359,7 +359,7 @@ class _Certificates:
 
 
 def _load_chain(context: ssl.SSLContext, tls: Tls) -> None:
-    """Load certificate and key. A key with a password fails: nobody is there to type it."""
+    """Load certificate and key. A key with a password fails: there is no terminal."""
     context.load_cert_chain(tls.certificate, tls.key, password="")  # no password
 
 
