@@ -6,6 +6,7 @@ tests/host/recording compares its decisions with those of a dispatcher, tests/e2
 
 import argparse
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,11 +15,13 @@ import msgspec
 import pytest
 from ustreamer_recorder.commands import add_commands
 from ustreamer_recorder.events import Event, Row, SubscriptionChange, Target
+from ustreamer_recorder.layout import HEADER, RECORD
 from ustreamer_recorder.rehearsal.command import run_test
 from ustreamer_recorder.rehearsal.offline_ingress import AcceptingEgress
 from ustreamer_recorder.rehearsal.recorded_traffic import NOWHERE, Destination, RecordedTraffic
 from ustreamer_recorder.rehearsal.rehearsal import MAX_CHANGES, Rehearsal
 from ustreamer_recorder.rehearsal.subscriptions import RecordedSubscriptions
+from ustreamer_recorder.segments import list_segments
 
 from ustreamer.core.delivery.ledger import EMPTY_LEDGER, Verdict
 from ustreamer.core.egress.limits import EgressLimits
@@ -163,6 +166,24 @@ def test_an_egress_here_accepts_every_message() -> None:
     assert Destination() == NOWHERE
 
 
+def run_command(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    """The exit code and the output of `ustreamer test new.toml` with NETWORKS."""
+
+    def load(config: Path, directory: SubscriptionDirectory) -> OfflineRouting:
+        return routing_with(directory, NETWORKS)
+
+    parser = argparse.ArgumentParser()
+    add_commands(
+        parser.add_subparsers(),
+        lambda _: StoredMessages(),
+        lambda config: pytest.fail(str(config)),
+        None,
+        load,
+    )
+    code = run_test(parser.parse_args(["test", "new.toml", *arguments]), load)
+    return code, capsys.readouterr().out
+
+
 def test_the_command_prints_each_change(
     bench: "Bench", tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -175,28 +196,41 @@ def test_the_command_prints_each_change(
     bench.drain()
     bench.journal.finish(EMPTY_LEDGER)
 
-    def load(config: Path, directory: SubscriptionDirectory) -> OfflineRouting:
-        return routing_with(directory, NETWORKS)
-
-    def run(*arguments: str) -> tuple[int, str]:
-        parser = argparse.ArgumentParser()
-        add_commands(
-            parser.add_subparsers(),
-            lambda _: StoredMessages(),
-            lambda config: pytest.fail(str(config)),
-            None,
-            load,
-        )
-        code = run_test(parser.parse_args(["test", "new.toml", *arguments]), load)
-        return code, capsys.readouterr().out
-
-    code, text = run("--recording", str(bench.directory))
+    code, text = run_command(capsys, "--recording", str(bench.directory))
     assert code == 1
     assert "egress.backbone.queue_messages was 10000 and is 500: queues are not replayed" in text
     assert (
         "no_subscriber -> forwarded  up://chassis/1234/1/8001, chassis -> backbone for up://hpc/7/1/0" in text
     )
-    code, text = run("--recording", str(bench.directory), "--json")
+    code, text = run_command(capsys, "--recording", str(bench.directory), "--json")
     assert json.loads(text)["changed"] == 3
-    assert run("--recording", str(tmp_path / "none"))[0] == 2
-    assert run("--recording", str(bench.directory), "--run", "12")[0] == 2
+    assert "segment" not in text
+    assert run_command(capsys, "--recording", str(tmp_path / "none"))[0] == 2
+    assert run_command(capsys, "--recording", str(bench.directory), "--run", "12")[0] == 2
+
+
+def test_the_command_names_what_a_cut_recording_does_not_have(
+    bench: "Bench", capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench.drain()
+    ends = []
+    for _ in range(2):
+        bench.settle(None, Verdict.NO_SUBSCRIBER, bench.message(TOPIC, b""))
+        bench.time.advance(s=0.01)
+        bench.drain()
+        data = list_segments(bench.directory)[0].path.read_bytes()
+        records = -(-(len(data.rstrip(b"\0")) - HEADER) // RECORD)
+        ends.append(HEADER + records * RECORD)
+    bench.journal.finish(EMPTY_LEDGER)
+    [file] = list_segments(bench.directory)
+    no_end = "note: the last segment has no end: the recorder was killed or still runs, or the file was cut"
+    torn = r"note: \d+ bytes behind the last whole block are torn: their messages are missing"
+    file.path.write_bytes(data[: ends[0]])
+    code, text = run_command(capsys, "--recording", str(bench.directory))
+    assert (code, no_end in text, re.search(torn, text)) == (0, True, None)
+    file.path.write_bytes(data[: sum(ends) // 2])
+    code, text = run_command(capsys, "--recording", str(bench.directory))
+    assert (code, no_end in text) == (0, True)
+    assert re.search(torn, text)
+    notes = json.loads(run_command(capsys, "--recording", str(bench.directory), "--json")[1])["notes"]
+    assert len(notes) == 2

@@ -35,8 +35,10 @@ class RunSummary:
         self.segments = self.letters = self.changes = self.skipped = 0
         self.unannounced = 0
         self.damaged = 0
-        self.torn = 0
+        self.torn = self.torn_bytes = 0
         self.deleted = first
+        self.has_ended = False
+        """Whether the last segment has an end: its writer finished it."""
         self.end = "killed, or still running"
         self.last_counters: Counters | None = None
         self._next_number = first
@@ -54,6 +56,7 @@ class RunSummary:
         if file.number != self._next_number:
             self._next_seq = None  # rows of deleted segments are not missing
         self._next_number = file.number + 1
+        self.has_ended = False
         for event in segment_events(file):
             self._count(event)
             yield event
@@ -76,9 +79,11 @@ class RunSummary:
             case Counters():
                 self.last_counters = event
             case End():
+                self.has_ended = True
                 self.end = "stopped" if event.cause is EndCause.STOPPED else "rotated"
             case Damage():
                 self.torn += event.torn
+                self.torn_bytes += event.length * event.torn
                 self.damaged += not event.torn
 
     def _expect(self, seq: int, rows: int) -> None:
@@ -117,6 +122,21 @@ class RunSummary:
     def is_complete(self) -> bool:
         """False for damage, rows that are missing without a GAP, or a ledger that does not agree."""
         return not (self.damaged or self.unannounced or self.ledger_agrees is False)
+
+    def missing(self) -> list[str]:
+        """A sentence about each part of the run that is not in the files, although that is no damage."""
+        found = []
+        if self.deleted:
+            found.append(f"{self.deleted} segments were deleted or are elsewhere: their messages are missing")
+        if self.torn:
+            found.append(
+                f"{self.torn_bytes} bytes behind the last whole block are torn: their messages are missing"
+            )
+        if not self.has_ended:
+            found.append(
+                "the last segment has no end: the recorder was killed or still runs, or the file was cut"
+            )
+        return found
 
     def line(self, run: int) -> dict[str, Any]:
         return {

@@ -96,7 +96,7 @@ def _result(
             "sent again to a new subscriber": rehearsal.resent,
             "not recorded": summary.skipped + summary.unannounced,
         },
-        "notes": [*_moved(rehearsal), *_changed_limits(recorded.config_text, routing)],
+        "notes": [*summary.missing(), *_moved(rehearsal), *_changed_limits(recorded.config_text, routing)],
     }
 
 
