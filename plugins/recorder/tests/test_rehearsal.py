@@ -213,7 +213,7 @@ def test_the_command_names_what_a_cut_recording_does_not_have(
     bench: "Bench", capsys: pytest.CaptureFixture[str]
 ) -> None:
     bench.drain()
-    ends = []
+    ends, data = [], b""
     for _ in range(2):
         bench.settle(None, Verdict.NO_SUBSCRIBER, bench.message(TOPIC, b""))
         bench.time.advance(s=0.01)

@@ -288,12 +288,19 @@ SD = {"multicast": "224.244.224.245", "interface": "127.0.0.1"}
     [
         ([FOUND], [FOUND, OFFERED, FOUND | {"service": 8}], {}, ""),
         ([FOUND], [FOUND], {"dynamic_services": True}, ""),
-        ([FOUND], [OFFERED], {}, "a change of the present services"),
-        ([FOUND], [OFFERED, FOUND], {}, "a change of the present services"),
-        ([], [FOUND], {"dynamic_services": True}, "with dynamic_services"),
+        ([FOUND], [OFFERED], {}, "the removal of services[0] (0x0009) (further services go behind"),
+        ([FOUND], [], {}, "the removal of services[0] (0x0009) (further"),
+        ([FOUND], [OFFERED, FOUND], {}, "another place of services[0] (0x0009) (further"),
+        (
+            [OFFERED, FOUND],
+            [OFFERED, FOUND | {"dscp": 8}],
+            {},
+            "the change of services[1] (0x0009) in dscp (further",
+        ),
+        ([], [FOUND], {"dynamic_services": True}, "services[0] (0x0009), a service with dynamic_services,"),
         ([], [REMOTE], {}, ""),
-        ([], [OFFERED | {"port": 40_001}], {}, "with a port of its own"),
-        ([], [FOUND | {"accept_relayed": True}], {}, "with accept_relayed"),
+        ([], [OFFERED | {"port": 40_001}], {}, "a service with a port of its own,"),
+        ([], [FOUND | {"accept_relayed": True}], {}, "a service with accept_relayed,"),
         ([], [OFFERED | {"protocol": "tcp", "methods": [1]}], {}, "the first offered service over TCP"),
     ],
 )
@@ -314,13 +321,16 @@ def test_a_reload_adds_services_without_service_discovery() -> None:
     over_tcp = second | {"protocol": "tcp", "methods": [1]}
     assert reason([REMOTE], [REMOTE, second]) == ""
     assert reason([REMOTE], [REMOTE, OFFERED]) == ""
-    assert reason([REMOTE], [REMOTE, over_tcp]) == "the first service over TCP"
+    assert reason([REMOTE], [REMOTE, over_tcp]) == "services[1] (0x0009), the first service over TCP,"
     assert reason([over_tcp], [over_tcp, over_tcp | {"service": 10}]) == ""
     multicast = {
         "events": [{"id": 0x8001, "eventgroup": 1}],
         "eventgroups": [{"id": 1, "multicast": "239.0.0.1:30490"}],
     }
-    assert reason([REMOTE], [REMOTE, second | multicast]) == "a service with a multicast group"
+    assert (
+        reason([REMOTE], [REMOTE, second | multicast])
+        == "services[1] (0x0009), a service with a multicast group,"
+    )
 
 
 # --- accepted clients -------------------------------------------------------------------------------------------------

@@ -651,20 +651,49 @@ def added_services(old: SomeipEndpoint, new: SomeipEndpoint) -> tuple[ServiceCon
 
 
 def services_restart_reason(old: SomeipEndpoint, new: SomeipEndpoint) -> str:
-    """Why the endpoint cannot take the services of `new` while it runs; "" if it can: they are all old ones and more."""
-    if new.services == old.services:
-        return ""
-    if new.services[: len(old.services)] != old.services:
-        return "a change of the present services (further ones go behind them)"
+    """Why the endpoint cannot take the services of `new` while it runs; "" if it can: they are all old ones and more.
+
+    It names the first service that hinders, by its index and id.
+    """
+    for index, before in enumerate(old.services):
+        if new.services[index : index + 1] != (before,):
+            return f"{_change_of(index, before, new)} (further services go behind the present ones)"
+    for index, each in enumerate(added_services(old, new), len(old.services)):
+        if hindrance := _hindrance(old, each):
+            return f"{_service_name(index, each)}, {hindrance},"
+    return ""
+
+
+def _service_name(index: int, service: ServiceConfig) -> str:
+    return f"services[{index}] ({service.service:#06x})"
+
+
+def _change_of(index: int, before: ServiceConfig, new: SomeipEndpoint) -> str:
+    """What became of the service at this index: a noun phrase."""
+    name = _service_name(index, before)
+    identity = before.service, before.instance, before.major
+    after = next(
+        (each for each in new.services if (each.service, each.instance, each.major) == identity), None
+    )
+    if after is None:
+        return f"the removal of {name}"
+    keys = [key for key in before.__struct_fields__ if getattr(before, key) != getattr(after, key)]
+    return f"the change of {name} in {', '.join(keys)}" if keys else f"another place of {name}"
+
+
+def _hindrance(old: SomeipEndpoint, added: ServiceConfig) -> str:
+    """Why a running endpoint cannot take a further service; "" if it can."""
     if not isinstance(old.sd, bool) and old.sd.dynamic_services:
         return "a service with dynamic_services"
-    if new.listens_over_tcp and not old.listens_over_tcp:
-        return "the first offered service over TCP"
-    if new.may_use_tcp and not old.may_use_tcp:
-        return "the first service over TCP"
-    for each in added_services(old, new):
-        if each.port is not None or each.accept_relayed:
-            return "a service with a port of its own or with accept_relayed"
-        if each.multicast_groups and not each.offered:
-            return "a service with a multicast group"
+    if added.uses_protocol("tcp"):
+        if added.offered and added.port is None and not old.listens_over_tcp:
+            return "the first offered service over TCP"
+        if not old.may_use_tcp:
+            return "the first service over TCP"
+    if added.port is not None:
+        return "a service with a port of its own"
+    if added.accept_relayed:
+        return "a service with accept_relayed"
+    if added.multicast_groups and not added.offered:
+        return "a service with a multicast group"
     return ""
