@@ -6,13 +6,17 @@ import pytest
 from ustreamer_tracing.config import CollectorAddress, TracingConfig
 
 WRONG = [
-    ({"collector": "127.0.0.1:4318"}, "collector: '127.0.0.1:4318': expected a URL as http://127.0.0.1:4318"),
-    ({"collector": "ftp://127.0.0.1/"}, "expected a URL as"),
-    ({"collector": "http:///v1/traces"}, "expected a URL as"),
-    ({"collector": "http://127.0.0.1:99999"}, "expected a URL as"),
-    ({"collector": "http://user@127.0.0.1"}, "expected a URL as"),
-    ({"collector": "http://127.0.0.1/v1 traces"}, "expected a URL as"),
-    ({"collector": "http://127.0.0.1/?a=1"}, "expected a URL as"),
+    (
+        {"collector": "127.0.0.1:4318"},
+        "collector: '127.0.0.1:4318': expected OTLP over HTTP, such as http://127.0.0.1:4318",
+    ),
+    ({"collector": "ftp://127.0.0.1/"}, "expected OTLP over HTTP"),
+    ({"collector": "grpc://127.0.0.1:4317"}, "expected OTLP over HTTP"),
+    ({"collector": "http:///v1/traces"}, "expected OTLP over HTTP"),
+    ({"collector": "http://127.0.0.1:99999"}, "expected OTLP over HTTP"),
+    ({"collector": "http://user@127.0.0.1"}, "expected OTLP over HTTP"),
+    ({"collector": "http://127.0.0.1/v1 traces"}, "expected OTLP over HTTP"),
+    ({"collector": "http://127.0.0.1/?a=1"}, "expected OTLP over HTTP"),
     ({"ca": "ca.pem"}, "ca: 'http://127.0.0.1:4318/v1/traces' is not encrypted; write https://"),
     ({"header": "api key"}, "header: 'api key': expected letters, digits and hyphens"),
     ({"secret": "line\nX-Other: 1"}, "secret: expected visible ASCII characters"),

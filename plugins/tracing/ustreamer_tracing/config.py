@@ -12,7 +12,7 @@ from msgspec import Meta
 from ustreamer.transport_port import is_loopback
 
 DEFAULT_COLLECTOR: Final = "http://127.0.0.1:4318/v1/traces"
-_FORM: Final = f"expected a URL as {DEFAULT_COLLECTOR}"
+_FORM: Final = f"expected OTLP over HTTP, such as {DEFAULT_COLLECTOR}"
 _PORTS: Final = {"http": 80, "https": 443}
 _HEADER: Final = re.compile(r"[A-Za-z0-9-]{1,64}")
 _VISIBLE: Final = re.compile(r"[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?")
@@ -58,7 +58,8 @@ class TracingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The parts of `collector`. Raises ValueError."""
         try:
             url = urlsplit(self.collector)
-            port = url.port or _PORTS[url.scheme]
+            default_port = _PORTS[url.scheme]
+            port = url.port or default_port
         except (KeyError, ValueError):
             raise ValueError(f"collector: {self.collector!r}: {_FORM}") from None
         is_plain = self.collector.isascii() and self.collector.isprintable() and " " not in self.collector

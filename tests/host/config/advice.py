@@ -155,6 +155,7 @@ EDITS: Final[list[tuple[str, Edit]]] = [
     (r"move \w+ up (?:to \[([^]]+)\]|above)", _move),
     (r"rename it, for example to (\[.+\])", lambda place, match: place.with_line(match[1])),
     (r"close the header with (\]+)", lambda place, match: place.with_line(place.line.rstrip() + "]")),
+    (r"with the line ends of Unix \((LF)\)", lambda place, match: place.text.replace("\r\n", "\n").replace("\r", "\n")),
     (r"(close) the string on its line", lambda place, match: place.with_line(place.line + '"')),
     (r"put a (comma) between its elements", lambda place, match: place.with_line(re.sub(r'" +"', '", "', place.line))),
     (r"put a (comma) between its keys", lambda place, match: place.text[: place.start].rstrip() + ", " + place.text[place.start :].lstrip(", ")),

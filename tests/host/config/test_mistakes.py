@@ -156,6 +156,7 @@ class Mistake(NamedTuple):
 
 
 EVENTS: Final = "events = [{ id = 0x8001, eventgroup = 1 }]"
+SD: Final = 'sd = { multicast = "224.244.224.245", interface = "127.0.0.1", port = 30490 }'
 SERVICE: Final = "[[endpoints.chassis.services]]\nservice = 0x1234\ninstance = 1\nmajor = 1\n"
 BACKBONE: Final = '[endpoints.backbone]\ntransport = "zenoh"\nauthorities = ["hpc.vin1", "ivi.vin1"]\n'
 CLOUD: Final = '[endpoints.cloud]\ntransport = "zenoh"\nauthorities = ["cloud"]\n'
@@ -174,6 +175,22 @@ SYNTAX: Final = [
     Mistake("scouting = false", "scouting = False¶"),
     Mistake("scouting = false", "scouting = no¶"),
     Mistake("scouting = false", "config = null¶"),
+    Mistake("port = 30500", "port = 21 502¶"),
+    Mistake("queue_messages = 10000", "queue_messages = 10'000 # messages¶"),
+    Mistake(SD, "sd = none¶"),
+    Mistake(SD, "sd = disabled¶"),
+    Mistake(SD, 'sd = "off"¶'),
+    Mistake("max_age_ms = 30000", "max_age_ms = none¶"),
+    Mistake("tolerance = 0.1", "tolerance = 10%¶"),
+    Mistake("tolerance = 0.1", "tolerance = 12.5 %¶"),
+    Mistake("tolerance = 0.1", 'tolerance = "10%"¶'),
+    Mistake("service = 0x1234", "service = 1234h¶"),
+    Mistake("service = 0x1234", "service = $1234¶"),
+    Mistake("service = 0x1234", 'service = "1234h"¶'),
+    Mistake("id = 0x8001", "id = 8001h¶"),
+    Mistake(
+        "[plugins.throttle]", '[plugins.tracing]\ncollector = "grpc://127.0.0.1:4317"¶\n\n[plugins.throttle]'
+    ),
     Mistake("retransmit_ms = 15000", "retransmit_ms = 15s¶"),
     Mistake("max_age_ms = 30000", "max_age_ms = 30s¶"),
     Mistake("max_age_ms = 30000", "max_age_ms = 0.5min # half a minute¶"),
@@ -401,6 +418,17 @@ def test_a_mistake_is_found_on_its_line_and_the_advice_mends_it(mistake: Mistake
     mended = apply(text, problem)
     left = found if mended is None else found_in(mended)
     assert (not left) is mistake.mends, (str(problem), mended and changed(text, mended), left)
+
+
+@pytest.mark.parametrize("ends", [("\r", "\r"), ("\n", "\r"), ("\r\n", "\r")], ids=repr)
+def test_line_ends_of_an_old_mac_are_named_and_mended(ends: tuple[str, str]) -> None:
+    lines = VALID.splitlines()
+    text = "".join(line + ends[number % 2] for number, line in enumerate(lines))
+    [problem] = found_in(text)
+    assert problem.suggestion == "save the file with the line ends of Unix (LF) in place of CR"
+    mended = apply(text, problem)
+    assert mended is not None
+    assert found_in(mended) == ()
 
 
 ONE_SERVICE: Final = """\

@@ -11,7 +11,11 @@ from typing import Final
 _DASH: Final = re.compile(r"[\u2010-\u2015\u2212]")  # hyphens, dashes and the minus sign of typesetting
 _OTHER_BASE: Final = re.compile(r"[+-]?0([xXoObB])_*([0-9A-Fa-f_]+)")
 _DECIMAL: Final = re.compile(r"[+-]?[\d_]*\d[\d_]*(?:\.[\d_]*)?", re.ASCII)
-_SWITCH: Final = re.compile(r"(yes|on|true)|no|off|false", re.IGNORECASE)
+_SWITCH: Final = re.compile(r"(yes|on|true|enabled?)|no|off|false|disabled?|none|null|nil", re.IGNORECASE)
+_NOTHING: Final = re.compile(r"none|null|nil", re.IGNORECASE)
+GROUPED_DIGITS: Final = r"[+-]?\d{1,3}(?:[ '’\u00a0\u202f]\d{3})+"
+PERCENT: Final = r"\d{1,9}(?:\.\d{1,9})?\s*%"
+_HEX_DIGITS: Final = re.compile(r"(?:0x|\$|&h|x|h)?([0-9a-f]{1,8})[hu]?", re.IGNORECASE)
 _QUOTES: Final = "“”„‟«»‘’‚"
 
 NUMBER_KEYS: Final = re.compile(
@@ -27,6 +31,8 @@ SWITCH_KEYS: Final = re.compile(
     r"sd_endpoint_options|strip|tp|usubscription"
 )
 """Keys whose value is true or false, or may be."""
+_ID_KEYS: Final = re.compile(r"service|instance|id|eventgroup|data_id")
+"""Keys whose values people write in hexadecimal."""
 
 
 def is_toml(value: str) -> bool:
@@ -50,11 +56,28 @@ def number_as_toml(text: str) -> str:
     return plain if is_toml(plain) and plain != text else ""
 
 
+def number_meant(key: str, text: str) -> str:
+    """The TOML of a number that is written as in other places, such as 21 502, 10% or 1234h; "" for any other text."""
+    if _ID_KEYS.fullmatch(key) and not text.isdigit() and (match := _HEX_DIGITS.fullmatch(text)):
+        return f"0x{match[1]}"
+    if re.fullmatch(GROUPED_DIGITS, text):
+        return re.sub(r"[^\d+-]", "", text)
+    if re.fullmatch(PERCENT, text):
+        return f"{float(text.rstrip('% ')) / 100:g}"
+    return number_as_toml(text)
+
+
+def switch_meant(text: str) -> bool | None:
+    """The value of a word for true or false, such as on or disabled; None for any other text."""
+    match = _SWITCH.fullmatch(text)
+    return None if match is None else bool(match[1])
+
+
 def as_toml(key: str, text: str) -> str:
     """The TOML of a value without quotes: a number, true or false for a switch, else a string."""
-    if SWITCH_KEYS.fullmatch(key) and (match := _SWITCH.fullmatch(text)):
-        return "true" if match[1] else "false"
-    return number_as_toml(text) or f'"{text}"'
+    if SWITCH_KEYS.fullmatch(key) and (switch := switch_meant(text)) is not None:
+        return "true" if switch else "false"
+    return number_meant(key, text) or f'"{text}"'
 
 
 def value_advice(key: str, word: str) -> str:
@@ -64,12 +87,15 @@ def value_advice(key: str, word: str) -> str:
         is_number = NUMBER_KEYS.fullmatch(key) and _DECIMAL.fullmatch(inner)
         fits = is_toml(inner) and (is_number or SWITCH_KEYS.fullmatch(key))
         return f"write {inner}, without quotes" if fits else ""
-    if number := number_as_toml(word):
+    if number := number_meant(key, word):
         return f"write {number}"
-    if not _SWITCH.fullmatch(word) or word.lower() in {"true", "false"}:
+    switch = switch_meant(word)
+    if switch is None or word.lower() in {"true", "false"}:
         return ""
+    if SWITCH_KEYS.fullmatch(key):
+        return "write true" if switch else "write false"
+    if _NOTHING.fullmatch(word):
+        return "leave the key out"
     if NUMBER_KEYS.fullmatch(key):
         return "write 1, or another number"
-    return (
-        "write true or false" if SWITCH_KEYS.fullmatch(key) else f'write "{word}" in quotes, or true or false'
-    )
+    return f'write "{word}" in quotes, or true or false'

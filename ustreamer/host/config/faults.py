@@ -316,18 +316,18 @@ def _explain_type_error(
         wanted = [name for name in expected[1].split(" | ") if name != "null"]
         expected_types = " or ".join(_WANTED.get(name, name) for name in wanted)
         found = f"{_FOUND.get(expected[2], '')}{format_value(value, as_hex=as_hex)}"
-        bounds = _suggest_range(nodes, as_hex=as_hex) or _suggest_choice(nodes)
+        bounds = _choose(_range_text(nodes, as_hex=as_hex)) or _suggest_choice(nodes)
         repairs = [*_repairs(set(wanted), path, value), _Repair(bounds, _ANY_VALUE)]
         return f"expected {expected_types}, got {found}", repairs
     if _RANGE.fullmatch(text):
-        words = _suggest_range(nodes, as_hex=as_hex)
+        words = _choose(_range_text(nodes, as_hex=as_hex))
         return f"{format_value(value, as_hex=as_hex)} is out of range", [_Repair(words, _ANY_VALUE)]
     if _ENUM.fullmatch(text):
         choices = [choice for node in nodes for choice in _choices(node)]
         names = [choice for choice in choices if isinstance(choice, str)]
         words = (did_you_mean(value, names) if isinstance(value, str) else "") or "choose one of them"
-        shown = [*map(format_value, choices), *filter(None, [_suggest_range(nodes, as_hex=as_hex)])]
-        problem = f"{format_value(value)} is not one of: {', '.join(shown).replace('choose ', '')}"
+        shown = [*map(format_value, choices), *filter(None, [_range_text(nodes, as_hex=as_hex)])]
+        problem = f"{format_value(value)} is not one of: {', '.join(shown)}"
         takes_number = any(isinstance(node, inspect.IntType) for node in nodes) and isinstance(value, str)
         as_number = _repairs_of_text({"int"}, _key_of(path), str(value)) if takes_number else ()
         return problem, [*as_number, _Repair(words, _ANY_VALUE)]
@@ -343,13 +343,16 @@ def _choices(node: inspect.Type) -> list[object]:
     return []
 
 
-def _suggest_range(nodes: list[inspect.Type], *, as_hex: bool) -> str:
+def _choose(bounds: str) -> str:
+    return f"choose {bounds}" if bounds else ""
+
+
+def _range_text(nodes: list[inspect.Type], *, as_hex: bool) -> str:
+    """The bounds of a number: "1 to 10" or "at least 1"; "" for none."""
     for node in nodes:
         if isinstance(node, inspect.IntType | inspect.FloatType):
             if node.ge is not None and node.le is not None:
-                return (
-                    f"choose {format_value(node.ge, as_hex=as_hex)} to {format_value(node.le, as_hex=as_hex)}"
-                )
+                return f"{format_value(node.ge, as_hex=as_hex)} to {format_value(node.le, as_hex=as_hex)}"
             bounds = {
                 "at least": node.ge,
                 "more than": node.gt,
@@ -362,7 +365,7 @@ def _suggest_range(nodes: list[inspect.Type], *, as_hex: bool) -> str:
                 for word, bound in bounds.items()
                 if bound is not None
             ]
-            return f"choose {' and '.join(words)}"
+            return " and ".join(words)
     return ""
 
 
@@ -464,15 +467,23 @@ def _inline_toml(value: object, *, as_hex: bool) -> str:
 def _repairs_of_text(wanted: set[str], key: str, value: str) -> Iterator[_Repair]:
     """The possible repairs of a string in place of a number or a bool."""
     if wanted & {"int", "float"}:
+        from ustreamer.host.config.bare_values import number_meant
         from ustreamer.host.config.units import without_unit  # only for a file with problems
 
         if _NUMBER.fullmatch(value):
             number = float(value) if "." in value else int(value, 16 if "x" in value else 10)
             yield _Repair(f"write {value if 'x' in value else number}, without quotes", number)
+        elif meant := number_meant(key, value):
+            number = float(meant) if "." in meant else int(meant, 0)
+            yield _Repair(f"write {meant}, without quotes", number)
         elif (amount := without_unit(key, value)) is not None:
             yield _Repair(f"write {amount}, without quotes and unit", amount)
-    if "bool" in wanted and value.lower() in {"true", "false"}:
-        yield _Repair(f"write {value.lower()}, without quotes", value.lower() == "true")
+    if "bool" in wanted:
+        from ustreamer.host.config.bare_values import switch_meant
+
+        switch = switch_meant(value)
+        if switch is not None:
+            yield _Repair(f"write {format_value(switch)}, without quotes", switch)
 
 
 def _key_of(path: KeyPath) -> str:

@@ -9,6 +9,7 @@ import re
 import tomllib
 from typing import Final
 
+from ustreamer.host.config.bare_values import GROUPED_DIGITS, PERCENT, as_toml, is_toml, value_advice
 from ustreamer.host.config.document import KeyPath
 from ustreamer.host.config.source_positions import Position, find_duplicate, first_unclosed
 
@@ -23,10 +24,12 @@ _WITH_UNIT: Final = re.compile(r"([\w-]+)\s*=\s*(\d[\d_]*(?:\.\d+)?)(\s*[A-Za-zÂ
 _KEY_COLON: Final = re.compile(r"\s*([\w.\"'-]+)\s*:\s*([^#]*[^#\s])")
 _BARE_VALUE: Final = re.compile(r"[^\s,\[\]{}#\"'=]+")
 _KEY_OR_VALUE: Final = re.compile(
-    r"([\w-]+)\s*=|(?:(?<=[=\[,])|(?<=\s))([^\s,\[\]{}#\"'=]+)(?=\s*(?:[,}\]#]|$))"
+    r"([\w-]+)\s*=|(?:(?<=[=\[,])|(?<=\s))"
+    rf"({GROUPED_DIGITS}|{PERCENT}|[^\s,\[\]{{}}#\"'=]+)(?=\s*(?:[,}}\]#]|$))"
 )
 
 _QUOTE: Final = 'write "{0}" in quotes'
+_LINE_ENDS: Final = "save the file with the line ends of Unix (LF) in place of CR"
 _COMMA: Final = "put a comma between its elements"
 _KEY: Final = "a key is made of A-Z a-z 0-9 - _, or is in quotes"
 # tomllib's message; a pattern for the line, as a whole or (after @) from the error position; the suggestion.
@@ -105,6 +108,10 @@ def _syntax_error(text: str, error: str) -> TomlSyntaxError:
             "is defined twice",
             f"leave this one out: the first is on line {duplicate.first.line}",
         )
+    if re.search(r"\r(?!\n)", text):
+        return TomlSyntaxError(
+            position, (), "a line ends with CR, which is no end of a line in TOML", _LINE_ENDS
+        )
     source = text[text.rfind("\n", 0, offset) + 1 :].partition("\n")[0]
     advice = _value_advice(source, position.column - 1) or _unit_advice(source, position.column - 1)
     is_of_value = bool(advice)
@@ -135,12 +142,6 @@ def _offset(text: str, error: str) -> int:
 
 def _value_advice(line: str, stopped: int) -> str:
     """The advice for the value at which tomllib stopped: a number in a form of its own, or a word; "" otherwise."""
-    from ustreamer.host.config.bare_values import (
-        as_toml,
-        is_toml,
-        value_advice,
-    )  # only for a file with problems
-
     if colon := _KEY_COLON.match(line):
         key, value = colon.groups()
         is_bare = not is_toml(value) and _BARE_VALUE.fullmatch(value)
