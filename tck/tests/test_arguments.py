@@ -82,7 +82,7 @@ def test_every_option_has_a_help_and_its_page_has_it() -> None:
 def test_the_help_has_every_exit_code_of_the_page() -> None:
     page = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
     for code in (0, 1, 2, 69, 74, 130):
-        assert f" {code} " in parser().format_help()
+        assert str(code) in parser().format_help().split()  # lines are as long as the terminal is wide
         assert f"| {code} |" in page
 
 

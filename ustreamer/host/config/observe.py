@@ -37,7 +37,10 @@ class TokenConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError('expected one of env and file, such as token = { env = "USTREAMER_TOKEN" }')
 
     def read(self, environment: Mapping[str, str], base: Path) -> str:
-        """The token; a relative file starts at `base`. Raises ValueError with the place and what would be right; never with the token."""
+        """The token; a relative file starts at `base`.
+
+        Raises ValueError with the place and what would be right, and never with the token.
+        """
         if self.env:
             place, text = f"env: the variable {self.env}", environment.get(self.env, "")
         else:
@@ -64,7 +67,8 @@ def _read_private(path: Path) -> str:
 class ObserveConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`listen` is a loopback address unless `allow_remote` is set. `top` bounds the series of targets and subscribers.
 
-    `latency` adds histograms, for some work at each message. `page` serves the page for operators; beyond loopback, and for a redrive, it needs a `token`.
+    `latency` adds histograms, for some work at each message. `page` serves the page for operators. Beyond loopback, and
+    for a redrive, the page needs a `token`.
     """
 
     listen: Annotated[str, Meta(examples=["127.0.0.1:9464"])]

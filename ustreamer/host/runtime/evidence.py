@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
+import msgspec
+
 from ustreamer.core.base.clock import Clock
 from ustreamer.core.base.recent_failures import RecentFailure, RisingCounters, refusals_of
 from ustreamer.core.dispatch.delivery_registry import TargetStatistics
@@ -22,8 +24,9 @@ from ustreamer.core.routing.subscriptions import (
     RecentSubscriptionChange,
     ServiceOutage,
     Subscription,
+    SubscriptionDirectory,
 )
-from ustreamer.host.config.config import StreamerConfig
+from ustreamer.host.config.config import StreamerConfig, endpoint_by_authority
 from ustreamer.host.diagnosis.evidence import (
     MAX_TOPICS,
     BlockedMessages,
@@ -124,9 +127,10 @@ class _Collector:
             :MAX_TOPICS
         ]
         before = self._take_sample(topics)
-        return self._evidence(
-            subscriber,
+        return msgspec.structs.replace(
+            self._evidence(subscriber),
             subscriptions=tuple(subscriptions),
+            subscriber_endpoints=self._endpoints_of_subscribers(subscriptions),
             similar=() if subscriptions else self._similar(subscriber, lambda each: each.subscriber),
             changes=self._changes(lambda each: each.subscriber == subscriber),
             topics=[self._topic_evidence(topic, before) for topic in topics],
@@ -139,7 +143,9 @@ class _Collector:
         explanations, problem = self._explain_all(
             lambda: [self._explain_call(each, method) for each in callers]
         )
-        return self._evidence(method, source=source, explanations=explanations, directory_problem=problem)
+        return msgspec.structs.replace(
+            self._evidence(method), source=source, explanations=explanations, directory_problem=problem
+        )
 
     def _topic_evidence(self, topic: UUri, before: Sequence[TargetStatistics]) -> Evidence:
         sources, router = self._sources, self._router
@@ -151,11 +157,12 @@ class _Collector:
             return [] if home is None else [explain(router, home, publish(self._new_id(), topic).attributes)]
 
         explanations, problem = self._explain_all(read)
-        return self._evidence(
-            topic,
+        return msgspec.structs.replace(
+            self._evidence(topic),
             explanations=explanations,
             directory_problem=problem,
             subscriptions=tuple(subscriptions),
+            subscriber_endpoints=self._endpoints_of_subscribers(subscriptions),
             similar=() if subscriptions else self._similar(topic, lambda each: each.topic),
             changes=self._changes(lambda each: each.topic == topic or each.topic.matches(topic)),
             targets_before=tuple(each for each in before if each.topic == topic),
@@ -164,22 +171,8 @@ class _Collector:
             input_problem="" if home is None else sources.transports[home].input_problem(topic),
         )
 
-    def _evidence(
-        self,
-        subject: UUri,
-        *,
-        explanations: tuple[Explanation, ...] = (),
-        directory_problem: str = "",
-        source: UUri | None = None,
-        subscriptions: tuple[Subscription, ...] = (),
-        similar: tuple[Subscription, ...] = (),
-        changes: tuple[RecentSubscriptionChange, ...] = (),
-        targets_before: tuple[TargetStatistics, ...] = (),
-        targets: tuple[TargetStatistics, ...] = (),
-        stopped_ms: int | None = None,
-        input_problem: str = "",
-        topics: Sequence[Evidence] = (),
-    ) -> Evidence:
+    def _evidence(self, subject: UUri) -> Evidence:
+        """The evidence that a topic, a method and a subscriber have in common."""
         sources, table = self._sources, self._router.authority_table
         failures, exact_endpoints = self._failures(subject)
         return Evidence(
@@ -191,29 +184,14 @@ class _Collector:
             sample_s=self._sample_s,
             authority=sources.config.authority,
             endpoints=self._endpoints(),
-            endpoint_by_authority={
-                authority: name
-                for name, section in sources.config.endpoints.items()
-                for authority in section.authorities
-            },
+            endpoint_by_authority=endpoint_by_authority(sources.config),
             home=table.endpoint_of(subject),
-            explanations=explanations,
-            directory_problem=directory_problem,
             outage=self._outage(),
-            source=source,
-            subscriptions=subscriptions,
-            subscriber_endpoints={
-                each.subscriber: table.endpoint_of(each.subscriber) for each in subscriptions
-            },
-            similar=similar,
-            changes=changes,
             routes=tuple(
                 route
                 for ingress in sources.dispatcher.ingresses()
                 for route in ingress.observed_routes(subject)
             ),
-            targets_before=targets_before,
-            targets=targets,
             letters=tuple(
                 each
                 for each in sources.events.letters()
@@ -221,16 +199,17 @@ class _Collector:
             ),
             blocked=self._blocked(subject),
             stores=() if self._after is None else tuple(self._after.stores),
-            stopped_ms=stopped_ms,
             failures=failures,
             exact_endpoints=exact_endpoints,
-            input_problem=input_problem,
             unloaded_keys=self._file.unloaded_keys,
             file_problem=self._file.problem,
             file_ms=self._file.written_ms,
             log_lines=self._log_lines,
-            topics=topics,
         )
+
+    def _endpoints_of_subscribers(self, subscriptions: Iterable[Subscription]) -> dict[UUri, str | None]:
+        table = self._router.authority_table
+        return {each.subscriber: table.endpoint_of(each.subscriber) for each in subscriptions}
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
@@ -305,23 +284,27 @@ class _Collector:
             found[name] = [*(of_subject or ()), *of_endpoint]
         return found, exact_endpoints
 
-    def _list_subscriptions(self) -> list[Subscription]:
+    @property
+    def _directory(self) -> SubscriptionDirectory:
+        """The directory of the subscriptions, without the one around it that pauses them."""
         directory = self._router.directory
-        inner = getattr(directory, "inner", directory)
-        found = inner.list_subscriptions() if isinstance(inner, ListableDirectory) else ()
+        inner: SubscriptionDirectory = getattr(directory, "inner", directory)
+        return inner
+
+    def _list_subscriptions(self) -> list[Subscription]:
+        directory = self._directory
+        found = directory.list_subscriptions() if isinstance(directory, ListableDirectory) else ()
         return list(islice(found, MAX_SUBSCRIPTIONS))
 
     def _outage(self) -> ServiceOutage | None:
-        directory = self._router.directory
-        inner = getattr(directory, "inner", directory)
-        return inner.outage() if isinstance(inner, FollowingDirectory) else None
+        directory = self._directory
+        return directory.outage() if isinstance(directory, FollowingDirectory) else None
 
     def _changes(
         self, concerns: Callable[[RecentSubscriptionChange], bool]
     ) -> tuple[RecentSubscriptionChange, ...]:
-        directory = self._router.directory
-        inner = getattr(directory, "inner", directory)
-        found = inner.recent_changes() if isinstance(inner, ListableDirectory) else ()
+        directory = self._directory
+        found = directory.recent_changes() if isinstance(directory, ListableDirectory) else ()
         return tuple(each for each in found if concerns(each))
 
     def _similar(self, address: UUri, address_of: Callable[[Subscription], UUri]) -> tuple[Subscription, ...]:

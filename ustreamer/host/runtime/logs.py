@@ -37,8 +37,8 @@ def _safe_text(value: object) -> str:
 class JsonLines(logging.Formatter):
     """One JSON object per line: time, level, logger, event, and the fields of the event.
 
-    A field with one of these names gets an underscore. A value that JSON cannot express is written as text. An event
-    with a `summary` has no nested fields, such as the counters of each endpoint, unless `verbose`.
+    A field with one of these names gets an underscore. A value that JSON cannot express is written as text. Of an event
+    with a `summary`, tables of tables are left out unless `verbose`: the counters of each endpoint are one.
     """
 
     def __init__(self, *, verbose: bool = False) -> None:

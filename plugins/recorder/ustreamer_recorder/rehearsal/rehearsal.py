@@ -182,7 +182,10 @@ class Rehearsal:
         return found
 
     def _judge_call(self, message: RecordedMessage, found: Decisions) -> None:
-        """A call of a method that its endpoint does not know is a dead letter. Some endpoints do not decide by the file."""
+        """A call of a method that its endpoint does not know is a dead letter.
+
+        Some endpoints do not decide by the file.
+        """
         sink = message.head.attributes.sink
         for destination, verdict in found.items():
             if sink is None or destination.endpoint is None or verdict is not Verdict.DELIVERED:
