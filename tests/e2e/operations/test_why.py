@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ustreamer why` names the cause of a fault in its first sentence. Faults are injected one by one, into one streamer."""
 
+import json
 import os
 import resource
 import signal
@@ -22,7 +23,8 @@ from tests.e2e.operations.why_world import (
     refuses,
 )
 from tests.e2e.rigs import wire
-from tests.e2e.rigs.entities import ZenohEntity
+from tests.e2e.rigs.entities import SomeipNode, ZenohEntity
+from tests.e2e.rigs.ports import udp_ports
 from tests.e2e.rigs.streamer import StreamerProcess, run_command
 from tests.host.running_streamer import BASE, RunningStreamer
 from tests.waiting import DEADLINE_S, wait_until
@@ -837,6 +839,43 @@ def test_a_slow_publisher_that_stopped_is_silent(tmp_path: Path, capsys: pytest.
         found, took_s = world.why(topic, sample_s=0.3)
     assert [each["cause"] for each in found["findings"]] == ["publisher_silent"]
     assert took_s < MAX_S
+
+
+def test_a_wrong_major_version_is_named_behind_the_access_rule_that_denies_the_topic(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """To mend the rule alone brings no message."""
+    port, remote = udp_ports(2)
+    section = f"""
+[endpoints.chassis]
+transport = "someip"
+authorities = ["chassis"]
+bind = "127.0.0.1"
+port = {port}
+sd = false
+
+[[endpoints.chassis.access]]
+allow = false
+source = "//chassis/1234/1/8001"
+
+[[endpoints.chassis.access]]
+allow = true
+
+[[endpoints.chassis.services]]
+service = 0x1234
+major = 1
+events = [{{ id = 0x8001 }}]
+remote = "127.0.0.1:{remote}"
+"""
+    with RunningStreamer(tmp_path, section) as running, SomeipNode(remote) as ecu:
+        ecu.send_to_port(
+            wire.someip(0x1234, 0x8001, wire.SOMEIP_NOTIFICATION, b"1", interface_version=2), port
+        )
+        counters = running.streamer.transports["chassis"].statistics
+        wait_until(lambda: counters()["refused_event_version"] == 1, "the refusal")
+        assert main(["why", "//chassis/1234/1/8001", str(running.path), "--json", "--sample", "0"]) == 1
+    found = json.loads(capsys.readouterr().out)["findings"]
+    assert [each["cause"] for each in found] == ["access_denied", "wrong_major_version"]
 
 
 def test_a_streamer_that_hangs_is_named_in_time(tmp_path: Path) -> None:

@@ -43,7 +43,8 @@ class Problem(msgspec.Struct, frozen=True):
     """One problem of a file; `str` is one line of text.
 
     `line` and `column` count from 1, in characters; 0 is the file, or the line, as a whole. `path` is the key path as in
-    TOML, "" for the whole file. `value` is the shortened value, "" if absent. `suggestion` is a clause, such as "did you mean 'zenoh'?", or "".
+    TOML, "" for the whole file. `value` is the shortened value, "" if absent. `suggestion` is a clause, such as "did you
+    mean 'zenoh'?", or "".
     """
 
     file: str

@@ -198,7 +198,7 @@ def unknown_subscriptions(evidence: Evidence) -> Iterator[DiagnosisFinding]:
     name = evidence.endpoint_by_authority.get(authority, evidence.endpoint_by_authority.get(ANY_AUTHORITY))
     if outage.reason != NO_ANSWER:
         how = f"answers {outage.reason} to"
-        advice = f"Have that process permit {outage.method} to {evidence.authority!r}, or mend it: its log has the cause."
+        advice = f"Have that process permit {outage.method} to {evidence.authority!r}; its log has the cause."
     else:
         how = "does not answer"
         advice = (

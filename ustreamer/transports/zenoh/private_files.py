@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files with keys and certificates of a Zenoh configuration: secrets that every user can read, and what Zenoh cannot use.
+"""Keys and certificates of a Zenoh configuration: secrets that every user can read, and files that Zenoh cannot use.
 
 In flow the settings of a session and the file they come from. Out flow sentences for `ustreamer check`.
 """
