@@ -145,12 +145,12 @@ def test_the_figures_are_those_of_the_statistics(observed: Observed, observed_ap
 def test_the_process_is_alive_and_ready_when_its_links_are_up(
     observed: Observed, observed_app: ZenohEntity
 ) -> None:
-    assert observed.report("/healthz") == (200, {"status": "alive", "reasons": []})
+    assert observed.report("/healthz") == (200, {"status": "alive", "reasons": [], "notices": []})
     with ZenohEntity(observed.vehicle.ports.cloud, "cloud"):
-        ready = (200, {"status": "ready", "reasons": []})
+        ready = (200, {"status": "ready", "reasons": [], "notices": []})
         wait_until(lambda: observed.report("/readyz") == ready, "a ready streamer")
     reason = "endpoint 'cloud' reaches no receiver any more"
-    not_ready = (503, {"status": "not_ready", "reasons": [reason]})
+    not_ready = (503, {"status": "not_ready", "reasons": [reason], "notices": []})
     wait_until(lambda: observed.report("/readyz") == not_ready, "a streamer without the cloud")
     assert observed.report("/healthz")[0] == 200
 
