@@ -18,7 +18,6 @@ import zenoh
 from ustreamer.core.delivery.ports import SendBatch, SendOne
 from ustreamer.core.peers.election import Announcement, RouterId
 from ustreamer.core.peers.topic_advertisements import TopicAdvertisement
-from ustreamer.core.storage.socket_files import lock_obstacle, socket_obstacle
 from ustreamer.transport_port import (
     BoundAddress,
     EndpointContext,
@@ -641,6 +640,8 @@ def _socket_file_obstacle(locator: str) -> str:
     match = re.match(_SOCKET, locator)
     if match is None:
         return ""
+    from ustreamer.core.storage.socket_files import lock_obstacle, socket_obstacle  # few listen at a socket
+
     return socket_obstacle(Path(match[1])) or lock_obstacle(Path(f"{match[1]}.lock"))
 
 
