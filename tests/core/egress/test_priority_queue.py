@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Seven priority classes alone: contents and counters. Shares: test_egress_queue.py."""
 
+import sys
+import threading
 from collections import deque
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -34,6 +37,34 @@ def delivery(world: "World") -> Delivery:
 
 def queued(delivery: Delivery, rank: int, number: int, size: int = 0) -> QueuedMessage:
     return QueuedMessage(delivery, message(rank, number, size), number, size + OVERHEAD_BYTES)
+
+
+@pytest.fixture
+def rapid_switches() -> Iterator[None]:
+    """Threads alternate as often as they can."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
+
+
+@pytest.mark.usefixtures("rapid_switches")
+def test_the_heads_can_be_read_while_another_thread_changes_the_queue(delivery: Delivery) -> None:
+    queue, item, ending = WeightedPriorityQueue(Counting()), queued(delivery, 0, 1), threading.Event()
+
+    def change() -> None:
+        while not ending.is_set():
+            queue.append(0, item)
+            queue.pop_newest(0)
+
+    changing = threading.Thread(target=change)
+    changing.start()
+    try:
+        found = {len(queue.heads()) for _ in range(100_000)}
+    finally:
+        ending.set()
+        changing.join()
+    assert found <= {0, 1}
 
 
 def test_class_counts_and_bytes_match_after_any_operation(delivery: Delivery) -> None:

@@ -13,7 +13,7 @@ from typing import Protocol
 import msgspec
 
 from ustreamer.core.delivery.delivery import Delivery
-from ustreamer.core.egress.limits import CLASSES, NEVER_NS, QueuedMessage, stream_key
+from ustreamer.core.egress.limits import CLASSES, NEVER_NS, QueuedMessage, first_of, stream_key
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.uuri import UUri
 
@@ -160,12 +160,12 @@ class BlockedRoutes:
                     yield item
 
     def heads(self) -> list[QueuedMessage]:
-        """The oldest message of each stream. From any thread: each copy is one atomic step."""
+        """The oldest message of each stream. From any thread: the copy of the streams is one atomic step."""
         return [
             item
             for streams in self._streams
             for stream in list(streams.values())
-            for item in list(islice(stream.items, 1))
+            for item in first_of(stream.items)
         ]
 
     # --- routes -------------------------------------------------------------------------------------------------------

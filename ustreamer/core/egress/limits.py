@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The queued message and the bounds of an egress queue. egress_queue.py holds the messages."""
 
+from collections import deque
 from collections.abc import Hashable
 from typing import Final
 
@@ -62,6 +63,14 @@ class QueuedMessage(msgspec.Struct):
     """The queue has requested the whole message, so its payload must stay in memory."""
     evicted_by_subscriber_limit: bool = False
     """The bounds of its subscriber caused its eviction, not those of the endpoint."""
+
+
+def first_of(items: deque[QueuedMessage]) -> list[QueuedMessage]:
+    """The first message, if there is one. From any thread: an index is one atomic step, an iterator is two."""
+    try:
+        return [items[0]]
+    except IndexError:
+        return []
 
 
 def stream_key(delivery: Delivery, message: UMessage) -> Hashable:

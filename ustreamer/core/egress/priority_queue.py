@@ -2,10 +2,9 @@
 """The sendable messages of one subscriber queue, in seven priority classes that share the sends by weight."""
 
 from collections import deque
-from itertools import islice
 from typing import Final, Protocol
 
-from ustreamer.core.egress.limits import CLASSES, WEIGHTS, QueuedMessage
+from ustreamer.core.egress.limits import CLASSES, WEIGHTS, QueuedMessage, first_of
 
 _HIGHEST_FIRST: Final = tuple(reversed(range(CLASSES)))
 
@@ -42,8 +41,8 @@ class WeightedPriorityQueue:
         return self._class_bytes[rank]
 
     def heads(self) -> list[QueuedMessage]:
-        """The oldest message of each class. From any thread: each copy is one atomic step."""
-        return [item for items in self._classes for item in list(islice(items, 1))]
+        """The oldest message of each class. From any thread."""
+        return [item for items in self._classes for item in first_of(items)]
 
     def total_below(self, rank: int) -> tuple[int, int]:
         """Messages and bytes of all classes below `rank`."""
