@@ -189,6 +189,30 @@ def test_a_put_that_is_lost_again_and_again_is_given_up() -> None:
     assert (awaited.missing, awaited.count) == (1, 0)
 
 
+@pytest.mark.parametrize("end", ["forgotten", "late receipt", "trimmed"])
+def test_the_repairs_of_a_put_are_counted_only_while_it_waits(end: str) -> None:
+    awaited = Awaited()
+    receiver = awaited.appear()
+    lost = [id_of(each) for each in range(1_000)]
+    awaited.put(*lost)
+    awaited.now_ns += 2 * NS_PER_S
+    awaited.put(id_of(1_001))
+    awaited.give(id_of(1_001))
+    assert list(awaited.lost(awaited.now_ns)) == lost
+    for id in lost:
+        awaited.begin_retransmit(id)
+    assert len(awaited._repairs) == 1_000
+    if end == "forgotten":
+        awaited.forget(lost)
+    elif end == "late receipt":
+        awaited.give(*lost)
+    else:
+        awaited.put(*lost, *(id_of(each) for each in range(2_000, 2_000 + MAX_AWAITED)))
+        awaited.lost(awaited.now_ns)
+        assert len(receiver.waiting) == MAX_AWAITED
+    assert awaited._repairs == {}
+
+
 def test_what_a_receiver_had_not_confirmed_is_lost_when_it_is_back() -> None:
     awaited = Awaited()
     receiver = awaited.appear()
@@ -271,9 +295,9 @@ def test_an_ended_filter_counts_no_longer() -> None:
 def test_the_puts_of_a_receiver_are_bounded() -> None:
     receiver = Receiver(0)
     receiver.waiting.update((id_of(each), each) for each in range(MAX_AWAITED + 10))
-    assert receiver.trim() == 10
+    assert list(receiver.trim()) == [id_of(each) for each in range(10)]
     assert (len(receiver.waiting), next(iter(receiver.waiting))) == (MAX_AWAITED, id_of(10))
-    assert receiver.trim() == 0
+    assert not receiver.trim()
 
 
 def test_unreadable_tokens_and_receipts_are_counted() -> None:

@@ -321,9 +321,11 @@ class PossibleLosses:
             if not route.open:
                 awaited.block([id])  # put again when a subscriber is back
                 continue
-            awaited.forget([id])
+            awaited.begin_retransmit(id)
             if not self._is_answered(message) and not self._repeat(route, put_ns, message):
                 self.not_retransmitted += 1
+            if not awaited.is_awaited(id):
+                awaited.forget([id])
 
     def _remembered_of(self, ids: Mapping[bytes, int]) -> dict[bytes, Put]:
         """The puts with these ids that are remembered, in order. `ids` are in the form of receipts, with their times."""

@@ -93,12 +93,14 @@ class Receiver:
         self.probes = 0
         """How often the newest put was made again since the last receipt."""
 
-    def trim(self) -> int:
-        """Forget the oldest puts above the bound; returns their number."""
+    def trim(self) -> Sequence[bytes]:
+        """Forget the oldest puts above the bound; returns their ids."""
         excess = len(self.waiting) + len(self.blocked) - MAX_AWAITED
-        if excess > 0:
-            self.forget(list(islice(chain(list(self.waiting), list(self.blocked)), excess)))
-        return max(0, excess)
+        if excess <= 0:
+            return ()
+        ids = list(islice(chain(list(self.waiting), list(self.blocked)), excess))
+        self.forget(ids)
+        return ids
 
     def forget(self, ids: Iterable[bytes]) -> None:
         """Wait for no receipt of these."""
@@ -180,7 +182,7 @@ class AwaitedReceipts:
         self._receivers: dict[tuple[str, str], Receiver] = {}
         self._latency_ns = 0
         self._repairs: dict[bytes, int] = {}
-        """How often a put was made again, for those that may count as lost once more."""
+        """How often a put counted as lost, for those that wait again."""
         self._early: deque[tuple[str, bytes]] = deque(maxlen=_MAX_EARLY)
         """Receipts for puts that did not wait: the token of their receiver may still be on its way."""
         self._subscribers: list[zenoh.Subscriber[None]] = []
@@ -267,6 +269,7 @@ class AwaitedReceipts:
                 self._early.extend((giver.instance, id) for id in early)
             if not ids:
                 receiver.is_ready = self.changed = True
+        self._drop_repairs(ids)  # a late receipt, too
         newest_ns = max(times, default=0)
         if not ids:
             self.on_changed()
@@ -275,8 +278,6 @@ class AwaitedReceipts:
         latency_ns = min(self._monotonic_ns() - newest_ns, _MAX_TIMEOUT_NS)
         self._latency_ns += (latency_ns - self._latency_ns) // 8
         self.received += len(ids)
-        if self._repairs:
-            deque(map(self._repairs.pop, ids, repeat(None)), maxlen=0)
 
     def _refuse(self, why: str) -> None:
         self.refused += 1
@@ -312,10 +313,20 @@ class AwaitedReceipts:
         for each in tuple(self._receivers.values()):
             each.block(ids)
 
+    def begin_retransmit(self, id: bytes) -> None:
+        """This is put again now, and then waits again. Call `forget` if it does not."""
+        for each in tuple(self._receivers.values()):
+            each.forget((id,))
+
     def forget(self, ids: Sequence[bytes]) -> None:
-        """These are put again now, or never."""
+        """Wait for no receipt of these."""
         for each in tuple(self._receivers.values()):
             each.forget(ids)
+        self._drop_repairs(ids)
+
+    def _drop_repairs(self, ids: Sequence[bytes]) -> None:
+        if self._repairs:
+            deque(map(self._repairs.pop, ids, repeat(None)), maxlen=0)
 
     # --- periodically -------------------------------------------------------------------------------------------------
 
@@ -353,7 +364,7 @@ class AwaitedReceipts:
         return sum(len(each.waiting) + len(each.blocked) for each in tuple(self._receivers.values()))
 
     def lost(self, now_ns: int) -> dict[bytes, int]:
-        """The puts that count as lost, with their times. Call `forget` for those that are put again."""
+        """The puts that count as lost, with their times. Call `begin_retransmit` for those that are put again."""
         self._update_receivers(now_ns)
         lost: dict[bytes, int] = {}
         for each in tuple(self._receivers.values()):
@@ -372,12 +383,13 @@ class AwaitedReceipts:
         """These were never confirmed, and are not put again."""
         self.missing += len(ids)
         self.forget(ids)
-        deque(map(self._repairs.pop, ids, repeat(None)), maxlen=0)
 
     def _update_receivers(self, now_ns: int) -> None:
         """Apply ended tokens and the bounds. Wait no longer for receivers that are away for longer than the window."""
         for name, receiver in tuple(self._receivers.items()):
-            self.missing += receiver.trim()
+            trimmed = receiver.trim()
+            self.missing += len(trimmed)
+            self._drop_repairs(trimmed)
             is_gone = now_ns - receiver.gone_ns > self._window_ns
             with self._lock:
                 if now_ns - receiver.changed_ns > _LOST_NS and (receiver.tokens or is_gone):
