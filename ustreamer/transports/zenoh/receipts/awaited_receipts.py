@@ -14,8 +14,8 @@ receiver. A put waits for the receipt of each receiver whose filters match it. I
 
 A receiver that is away keeps its puts. After the retransmit window, new puts no longer wait for it.
 
-Puts, receipts and tokens come on different threads. All changes of `waiting` and `blocked` are single operations of a
-dict; `_lock` protects the rest.
+Puts, receipts and tokens come on different threads. A change of `waiting`, `blocked` or `_repairs` is one operation of a
+dict. `_lock` protects the rest. Only the monitor thread changes `missing`.
 """
 
 import logging
@@ -250,7 +250,8 @@ class AwaitedReceipts:
     def on_receipt(self, key: str, payload: bytes) -> None:
         """A receiver gave a receipt. An empty one means that its subscribers are declared.
 
-        It counts only from a process with a token, and for the puts that wait for this receiver.
+        It counts for the puts that wait for this receiver, and from a process with a token. One that comes before the
+        token is remembered until then.
         """
         try:
             giver, ids = parse_receipt_key(key), split_receipt(payload)
@@ -260,7 +261,6 @@ class AwaitedReceipts:
         with self._lock:
             receiver = self._receivers.get((giver.authority, giver.endpoint))
             if receiver is None or not receiver.has_announced(giver.instance):
-                self._refuse(f"receipt {key!r}: the process has not announced it")
                 self._early.extend((giver.instance, id) for id in ids)
                 return
             times = receiver.on_receipt(ids)
@@ -269,19 +269,20 @@ class AwaitedReceipts:
                 self._early.extend((giver.instance, id) for id in early)
             if not ids:
                 receiver.is_ready = self.changed = True
-        self._drop_repairs(ids)  # a late receipt, too
-        newest_ns = max(times, default=0)
+            self._drop_repairs(ids)  # of a late receipt, too
+            newest_ns = max(times, default=0)
+            if newest_ns:
+                latency_ns = min(self._monotonic_ns() - newest_ns, _MAX_TIMEOUT_NS)
+                self._latency_ns += (latency_ns - self._latency_ns) // 8
+                self.received += len(ids)
         if not ids:
             self.on_changed()
-        if not newest_ns:
-            return
-        latency_ns = min(self._monotonic_ns() - newest_ns, _MAX_TIMEOUT_NS)
-        self._latency_ns += (latency_ns - self._latency_ns) // 8
-        self.received += len(ids)
 
     def _refuse(self, why: str) -> None:
-        self.refused += 1
-        if self.refused == 1:
+        with self._lock:
+            self.refused += 1
+            is_first = self.refused == 1
+        if is_first:
             log.warning("zenoh.refused_receipt", extra={"why": why})
 
     # --- the puts of a publisher --------------------------------------------------------------------------------------
