@@ -761,6 +761,26 @@ def test_a_failing_link_watcher_is_logged_once_per_type(
     assert caplog.records[0].exc_info is not None
 
 
+def test_a_task_or_tick_that_fails_does_not_end_the_link_monitor(caplog: pytest.LogCaptureFixture) -> None:
+    def broken() -> None:
+        raise ValueError("broken")
+
+    here, ticked = free_locator(), threading.Event()
+    transport = endpoint(ALPHA, listen=(here,))
+    monitor = transport._link_monitor
+    monitor.add_tick(broken)
+    monitor.add_tick(ticked.set)
+    notes = LinkNotes(transport)
+    with caplog.at_level(logging.ERROR, "ustreamer.zenoh"), closing(transport):
+        transport.open()
+        monitor.run_on_monitor(broken)
+        with plain_session(connect=[here]):
+            notes.wait(False, True)
+            assert ticked.wait(30)
+        notes.wait(False, True, False)
+    assert [record.message for record in caplog.records] == ["zenoh.link_monitor_failed"]
+
+
 def test_waiting_for_a_subscriber_ends_when_the_transport_closes() -> None:
     here = free_locator()
     sender = endpoint(ALPHA, listen=(here,))

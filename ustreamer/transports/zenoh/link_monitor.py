@@ -45,6 +45,7 @@ import socket
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
 from typing import Final
@@ -54,6 +55,7 @@ import zenoh
 from zenoh.handlers import Callback
 
 from ustreamer.core.base.log_limit import limited
+from ustreamer.core.delivery.plugin_errors import FOREIGN_ERRORS
 from ustreamer.transport_port import EndpointContext
 from ustreamer.transports.zenoh.tcp_info import LinkEnd, TcpLink, TcpState, find_link, wait_link_end
 
@@ -352,7 +354,7 @@ class LinkMonitor:
         self._watchers: list[Callable[[bool], None]] = []
         self._ticks: list[Callable[[], None]] = []
         self._link_watchers: list[Callable[[int], None]] = []
-        self._reported: set[type[Exception]] = set()
+        self._reported: set[tuple[str, type[BaseException]]] = set()
         self._nodes: dict[tuple[str, bool], _PeerNode] = {}
         self._losses: deque[_NodeLoss] = deque(maxlen=_MAX_LOSSES)
         # Nodes with a closed connection that Zenoh has not reported yet. Bounded by Zenoh, which reports each.
@@ -419,20 +421,26 @@ class LinkMonitor:
 
     def _run(self) -> None:
         while True:
-            try:
-                ticks = self._nodes or self._unreported or self._monotonic_ns() < self._tick_until_ns
+            ticks = self._nodes or self._unreported or self._monotonic_ns() < self._tick_until_ns
+            with suppress(Empty):
                 task = self._tasks.get(timeout=_SAMPLE_S if ticks else None)
                 if task is None:
                     return
-                task()
-            except Empty:
-                pass
+                self._run_contained(task)
             now_ns = self._monotonic_ns()
             if now_ns >= self._next_tick_ns:
                 self._next_tick_ns = now_ns + _SAMPLE_NS
-                self._tick(now_ns)
-                for on_tick in self._ticks:
-                    on_tick()
+                for on_tick in (lambda: self._tick(self._monotonic_ns()), *self._ticks):
+                    self._run_contained(on_tick)
+
+    def _run_contained(self, call: Callable[[], None], event: str = "zenoh.link_monitor_failed") -> None:
+        """Call `call`: what it raises ends neither the thread nor `start`, and is logged once per type."""
+        try:
+            call()
+        except FOREIGN_ERRORS as error:
+            if (event, type(error)) not in self._reported:
+                self._reported.add((event, type(error)))
+                log.error(event, exc_info=error, extra={"endpoint": self._context.name})
 
     def _apply_event(self, event: zenoh.TransportEvent, now_ns: int) -> bool:
         """Apply a transport event; True if watchers must be notified: a node connected, or the last one is lost."""
@@ -507,13 +515,7 @@ class LinkMonitor:
 
     def _notify_watchers(self) -> None:
         for on_change in self._watchers:
-            try:
-                on_change(self.up)
-            # Foreign code must stop neither the monitor thread nor `start`: logged once per type.
-            except Exception as error:
-                if type(error) not in self._reported:
-                    self._reported.add(type(error))
-                    log.exception("zenoh.link_watcher_failed", extra={"endpoint": self._context.name})
+            self._run_contained(partial(on_change, self.up), "zenoh.link_watcher_failed")
 
     def suspicion(self) -> str:
         """See `EndpointTransport.link_suspicion`: the first suspect node. From any thread."""
