@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Receipts: their keys, the puts that wait for them, the copies that are dropped; and two endpoints that use them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from itertools import count
 from typing import Final
@@ -16,7 +16,7 @@ from ustreamer.transport_port import EndpointContext
 from ustreamer.transports.zenoh.config import ZenohEndpoint
 from ustreamer.transports.zenoh.keys import EVERY_KEY, message_key
 from ustreamer.transports.zenoh.receipts.awaited_receipts import MAX_AWAITED, AwaitedReceipts, Receiver
-from ustreamer.transports.zenoh.receipts.receipt_giver import RecentIds
+from ustreamer.transports.zenoh.receipts.receipt_giver import ReceiptGiver, ReceiptListener, RecentIds
 from ustreamer.transports.zenoh.receipts.receipt_keys import (
     EVERY_RECEIPT,
     ReceiptGiverId,
@@ -94,6 +94,42 @@ def test_the_last_ids_are_remembered_and_twice_as_many_at_most() -> None:
         assert recent.are_new(some_ids(number, number + 1)) is None
     assert not any(recent.are_new(some_ids(90, 100)) or [True])
     assert recent.are_new(some_ids(0, 80)) is None
+
+
+class Failing:
+    """A listener that raises at its first call."""
+
+    def __init__(self) -> None:
+        self.calls: list[list[UMessage]] = []
+
+    def __call__(self, message: UMessage, /) -> None:
+        self.on_batch([message])
+
+    def on_batch(self, messages: Sequence[UMessage], /) -> None:
+        self.calls.append(list(messages))
+        if len(self.calls) == 1:
+            raise ValueError("the first one")
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_message_that_the_listener_did_not_take_gets_no_receipt_and_its_copy_is_new(size: int) -> None:
+    giver, inner = ReceiptGiver(GIVER, CLOCK.monotonic_ns), Failing()
+    listener = ReceiptListener(inner, giver)
+    messages = numbered(0, size)
+
+    def deliver() -> None:
+        if size == 1:
+            listener(messages[0])
+        else:
+            listener.on_batch(messages)
+
+    with pytest.raises(ValueError, match="the first one"):
+        deliver()
+    assert not giver._pending
+    deliver()
+    deliver()
+    assert inner.calls == [messages, messages]
+    assert (len(giver._pending), giver.duplicates) == (2, size)
 
 
 # --- puts that wait ---------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from itertools import compress
 from threading import Event, Lock, Thread
 from typing import Final
 
@@ -72,13 +73,21 @@ class RecentIds:
             young.difference_update(ids)  # one of them is twice among them
         return [self.is_new(each) for each in ids]
 
+    def forget(self, ids: Iterable[bytes]) -> None:
+        """Count these as new again."""
+        self._young.difference_update(ids)
+        self._old.difference_update(ids)
+
     def _age(self) -> None:
         if len(self._young) >= self._size:
             self._old, self._young = self._young, set()
 
 
 class ReceiptListener:
-    """A listener in front of another one: drops copies, and records what the other one took."""
+    """A listener in front of another one: drops copies, and records what the other one took.
+
+    A message that the other one did not take, because it raised, gets no receipt, and its copy counts as new.
+    """
 
     def __init__(self, inner: Listener, giver: "ReceiptGiver") -> None:
         self._inner = inner
@@ -91,16 +100,25 @@ class ReceiptListener:
     def __call__(self, message: UMessage, /) -> None:
         ids = [receipt_id(message.id)]
         if self._giver.are_new(ids) is None:
-            self._inner(message)
+            try:
+                self._inner(message)
+            except BaseException:
+                self._giver.forget(ids)
+                raise
         self._giver.record(ids)
 
     def _on_batch(self, messages: Sequence[UMessage], /) -> None:
-        ids = receipt_ids(messages)
+        ids = new_ids = receipt_ids(messages)
         new = self._giver.are_new(ids)
         if new is not None:
-            messages = [message for message, is_new in zip(messages, new, strict=True) if is_new]
+            messages = list(compress(messages, new))
+            new_ids = list(compress(ids, new))
         if messages:
-            self._inner_batch(messages)
+            try:
+                self._inner_batch(messages)
+            except BaseException:
+                self._giver.forget(new_ids)
+                raise
         self._giver.record(ids)
 
 
@@ -145,6 +163,11 @@ class ReceiptGiver:
             if new is not None:
                 self.duplicates += len(new) - sum(new)
         return new
+
+    def forget(self, ids: Iterable[bytes]) -> None:
+        """The listener raised: it did not take these messages."""
+        with self._recent_lock:
+            self._recent.forget(ids)
 
     def record(self, ids: list[bytes]) -> None:
         """The listener took these messages, or an earlier copy of them."""
