@@ -4,6 +4,7 @@
 from collections.abc import Hashable
 from threading import Lock
 from time import monotonic_ns
+from typing import Any
 
 import pytest
 
@@ -47,6 +48,25 @@ def test_a_retransmitted_message_keeps_its_id_and_can_be_lost_again(make_bench: 
         bench.unsubscribe(subscriber)
         subscriber = bench.listen()
     assert len(attachments) == 1
+
+
+def test_the_counter_of_sent_messages_never_decreases(make_bench: MakeBench) -> None:
+    bench = make_bench()
+    subscriber = bench.listen()
+    bench.put(numbered(0))
+    sent: list[int] = []
+    append = bench.sender._append
+
+    def noting(*put: Any) -> None:
+        append(*put)
+        sent.append(bench.sender.sent)
+
+    bench.sender._append = noting
+    bench.unsubscribe(subscriber)
+    subscriber = bench.listen()
+    assert received(subscriber, 1) == [0]
+    wait_until(lambda: bench.sender.retransmitted == 1, "the retransmission")
+    assert (sent, bench.sender.sent) == ([1], 1)
 
 
 def test_only_puts_since_the_loss_are_put_again(make_bench: MakeBench) -> None:

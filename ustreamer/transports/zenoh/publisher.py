@@ -131,6 +131,7 @@ class ZenohSender:
             if not publisher.open and not self._link_monitor.multicast:
                 raise self._route_unavailable(publisher)
             self._put(header, message)
+            self.sent += 1
 
     # Fast path of put_message (oracle); compared by
     # tests/transports/zenoh/test_publisher.py::test_a_batch_is_put_and_stored_like_single_messages and, for several
@@ -241,9 +242,11 @@ class ZenohSender:
             if self._monotonic_ns() >= self._link_monitor.settled_ns or self._closing.wait(_POLL_S):
                 with self._lock:
                     self._put(self._new_header(message), message)
+                    self.sent += 1
                 return
 
     def _put(self, header: EncodedHeader, message: UMessage) -> None:
+        """Put and remember; the caller counts it. Raises UStatusError."""
         # The time before the put: a put that waits while its link is lost counts as lost with the link.
         now_ns = self._monotonic_ns()
         id, payload = message.id, message.payload
@@ -261,7 +264,6 @@ class ZenohSender:
         except zenoh.ZError as error:
             _forget(receivers, [head[ID_IN_ATTACHMENT]])
             raise self._put_error(message.attributes, error) from error
-        self.sent += 1
         self._mark_used(header.publisher)
         if self._remembers:
             stored = reqid + payload
@@ -369,7 +371,6 @@ class ZenohSender:
             self._put(header, message)
         except UStatusError:  # the session is closed; the monitor thread cannot react
             return False
-        self.sent -= 1  # `_put` counted it; it counts as retransmitted
         return True
 
     def unconfirmed(self) -> Unconfirmed:
