@@ -38,9 +38,11 @@ from ustreamer.transports.zenoh.decoder import VERSION_BYTE
 from ustreamer.transports.zenoh.keys import message_key
 from ustreamer.transports.zenoh.link_monitor import LinkMonitor
 from ustreamer.transports.zenoh.publisher import ZenohSender
+from ustreamer.transports.zenoh.receipts.awaited_receipts import AwaitedReceipts
 from ustreamer.transports.zenoh.retransmit import AnsweredRequests, RetransmitConfig
 from ustreamer.transports.zenoh.subscriber import ListenerFilters, ZenohSubscription
 from ustreamer.transports.zenoh.tcp_info import find_link
+from ustreamer.transports.zenoh.tokens.peer_tokens import PeerTokens
 from ustreamer.transports.zenoh.transport import ZenohTransport
 from ustreamer.uprotocol.batch import MAX_BATCH
 from ustreamer.uprotocol.uattributes import UPriority
@@ -300,6 +302,30 @@ def test_a_listener_refused_by_zenoh_is_not_registered(pair: Pair, monkeypatch: 
     pair.b.register_listener(TOPIC, None, inbox)
     pair.a.send(message)
     assert inbox.wait(1) == [message]
+
+
+@pytest.mark.parametrize("receipts", [False, True])
+@pytest.mark.parametrize("part", [ZenohSubscription, LinkMonitor, AwaitedReceipts, PeerTokens])
+def test_an_open_that_zenoh_refuses_leaves_nothing_open(
+    part: type, monkeypatch: pytest.MonkeyPatch, *, receipts: bool
+) -> None:
+    if part is AwaitedReceipts and not receipts:
+        pytest.skip("there is none")
+    here = free_locator()
+    transport = endpoint(ALPHA, listen=(here,), receipts=receipts)
+    transport.register_listener(ANY, None, lambda message: None)
+    threads = set(threading.enumerate())
+
+    def refuse(*_: object) -> None:
+        raise zenoh.ZError("the session is closed")
+
+    with monkeypatch.context() as patch, pytest.raises(UStatusError, match="the session is closed") as error:
+        patch.setattr(part, "start", refuse)
+        transport.open()
+    assert error.value.code is UCode.UNAVAILABLE
+    wait_until(lambda: {each.name for each in threading.enumerate()} <= {each.name for each in threads})
+    assert transport.problems() == []  # the port is free
+    transport.close()
 
 
 def test_unregistering_waits_for_the_running_call_and_prevents_others(pair: Pair) -> None:

@@ -178,7 +178,8 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
         """Open the session and declare the registered listeners.
 
         Raises UStatusError: UNAVAILABLE with the addresses if they cannot be opened (a client needs its router; a peer
-        keeps trying), INVALID_ARGUMENT for a configuration that Zenoh refuses, FAILED_PRECONDITION if repeated.
+        keeps trying), INVALID_ARGUMENT for a configuration that Zenoh refuses, FAILED_PRECONDITION if repeated. After an
+        error it is closed.
         """
         if self._sender is not None or self._closed:
             raise UStatusError(UCode.FAILED_PRECONDITION, f"{self!r}: can be opened once")
@@ -187,6 +188,19 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
         session = self._opened_session(config)
         # At exit Python does not wait for daemon threads, and a thread inside Zenoh then aborts the process.
         atexit.register(self.close)
+        try:
+            self._start(session, config)
+        except BaseException as error:
+            with self._lock:
+                self._session = session  # `close` ends it
+            self.close()
+            if not isinstance(error, zenoh.ZError):
+                raise
+            text = f"endpoint {self._context.name!r}: cannot start: {zenoh_error_text(error)}"
+            raise UStatusError(UCode.UNAVAILABLE, text) from error
+
+    def _start(self, session: zenoh.Session, config: zenoh.Config) -> None:
+        """Start all parts on a new session. Raises zenoh.ZError if the session is closed."""
         retransmit = RetransmitConfig(self._config.retransmit_ms, self._config.retransmit_bytes)
         self._sender = ZenohSender(
             session,
@@ -257,10 +271,11 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
         self._closed = True
         with self._lock:
             session, self._session = self._session, None
-        if session is None or self._sender is None:
+        if session is None:
             return
         atexit.unregister(self.close)
-        self._sender.close()
+        if self._sender is not None:
+            self._sender.close()
         if self._awaited is not None and self._giver is not None:
             self._giver.close()
             self._awaited.close()
