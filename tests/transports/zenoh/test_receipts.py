@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Receipts: their keys, the puts that wait for them, the copies that are dropped; and two endpoints that use them."""
 
+import gc
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from itertools import count
@@ -426,6 +428,19 @@ def test_every_put_gets_a_receipt_and_a_copy_is_dropped(link: Link) -> None:
     wait_until(lambda: link.count("receipt_duplicates", receiver) == 1)
     wait_until(lambda: link.count("receipts_waiting") == 0)
     assert link.received.count(1) == 1
+
+
+def test_an_unregistered_listener_is_released(link: Link) -> None:
+    listener = Failing()
+    released = weakref.ref(listener)
+    link.sender.register_listener(ANY, None, listener)
+    link.sender.register_listener(ANY, None, listener)
+    assert len(link.sender._registrations) == 1
+    with pytest.raises(UStatusError):
+        link.sender.unregister_listener(ANY, None, Failing())
+    link.sender.unregister_listener(ANY, None, listener)
+    del listener
+    wait_until(lambda: gc.collect() >= 0 and released() is None)
 
 
 def test_without_receipts_on_both_sides_nothing_waits(link: Link) -> None:

@@ -106,7 +106,6 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
         self._awaited: AwaitedReceipts | None
         self._giver: ReceiptGiver | None
         self._awaited, self._giver = _receipt_parts(config, context)
-        self._receipt_listeners: dict[Listener, Listener] = {}
         self._route_watchers: list[Callable[[Hashable], None]] = []
         self._receiving = True
         self._closed = False
@@ -450,7 +449,7 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
                 uuri.check()
         own = self._context.authority
         if self._giver is not None:
-            listener = self._receipt_listeners.setdefault(listener, self._giver.listener(listener))
+            listener = self._giver.listener(listener)
         return _Registration(
             ListenerFilters(source.with_authority(own), sink and sink.with_authority(own)), listener
         )

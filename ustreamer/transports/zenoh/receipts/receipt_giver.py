@@ -84,7 +84,7 @@ class RecentIds:
 
 
 class ReceiptListener:
-    """A listener in front of another one: drops copies, and records what the other one took.
+    """A listener in front of another one: drops copies, and records what the other one took. Equal with an equal one.
 
     A message that the other one did not take, because it raised, gets no receipt, and its copy counts as new.
     """
@@ -96,6 +96,12 @@ class ReceiptListener:
         if inner_batch is not None:
             self._inner_batch = inner_batch
             self.on_batch = self._on_batch
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ReceiptListener) and self._inner == other._inner
+
+    def __hash__(self) -> int:
+        return hash(self._inner)
 
     def __call__(self, message: UMessage, /) -> None:
         ids = [receipt_id(message.id)]
