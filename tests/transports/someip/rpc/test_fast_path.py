@@ -301,6 +301,25 @@ def test_a_rejected_response_whose_place_is_taken_finds_no_request() -> None:
     assert fast_side.exchange.statistics()["requests_open"] == 1
 
 
+def test_a_host_whose_places_are_taken_costs_no_other_host_its_request() -> None:
+    comparison = PathComparison(max_pending=4)  # two per client
+    fast_side = comparison.fast
+    for client in (CLIENTS[0], CLIENTS[2]):
+        fast_side.on_datagram(encode(asking(session=1)), client)
+    answers = [response(comparison.ids.next(), comparison.asked(fast_side, number)) for number in (1, 0)]
+
+    def take_places() -> None:
+        for session in (2, 3):
+            fast_side.on_datagram(encode(asking(session=session)), CLIENTS[0])
+
+    fast_side.room, fast_side.during_send = 0, take_places
+    assert fast_side.fast_out.transmit_batch(answers) == 0
+    assert fast_side.exchange.statistics()["requests_open"] == 3
+    fast_side.room, fast_side.during_send = 1, lambda: None
+    assert fast_side.fast_out.transmit_batch(answers[1:]) == 1
+    assert [address for _, address, *_ in fast_side.sent] == [CLIENTS[2]]
+
+
 def test_the_endpoint_wakes_for_the_first_deadline_of_a_batch() -> None:
     comparison = PathComparison()
     comparison.call((0, 0, 90, 8), (0, 0, 20, 8), (0, 0, 50, 8))

@@ -469,9 +469,10 @@ class FastOutbound:
 
     def _reopen_requests(self, unsent: Sequence[tuple[UUID, InboundRequest, int]]) -> None:
         """Open requests again whose responses were not sent, unless newer requests have taken their places."""
-        with self._pending.lock, suppress(UStatusError):
+        with self._pending.lock:
             for each in unsent:
-                self._pending.requests.add_entry(*each)
+                with suppress(UStatusError):
+                    self._pending.requests.add_entry(*each)
 
     def _fits_fast_path(self, commstatus: UCode | None, request: InboundRequest) -> bool:
         """Whether this is a success, for a client that expects a response, in one datagram over UDP."""
