@@ -158,6 +158,25 @@ def test_an_unsupported_size_is_sent_one_by_one_and_not_tried_again(scene: Scene
     assert len(scene.received(9)) == 9
 
 
+def test_a_size_that_one_receiver_does_not_support_is_sent_in_batches_to_others(scene: Scene) -> None:
+    kernel = Refusing(scene.socket, 0)
+    scene.through(kernel)
+    assert scene.send([message(b"1")] * 3) == 3
+    with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as other:
+        other.bind(("127.0.0.1", 0))
+        kernel.largest = 1_472
+        send = scene.bursts.event_sender(events(), other.getsockname())
+        assert send([message(b"1")] * 3) == 3
+    assert (kernel.tried, kernel.single) == (2, 3)
+
+
+def test_the_receivers_with_a_limit_are_bounded(scene: Scene) -> None:
+    scene.through(Refusing(scene.socket, 0))
+    for port in range(10_000, 10_300):
+        scene.bursts.send_equal_sized([b"1", b"2"], ("127.0.0.1", port))
+    assert len(scene.bursts._max_bytes) <= 256
+
+
 def test_a_full_queue_does_not_disable_batches(scene: Scene) -> None:
     kernel = Refusing(scene.socket, 0, errno.ENOBUFS)
     scene.through(kernel)

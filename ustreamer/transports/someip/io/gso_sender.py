@@ -42,6 +42,7 @@ EventHeaderTemplate = tuple[bytes, bytes, Iterator[int] | None]
 _UDP_SEGMENT: Final = 103  # linux/udp.h; not in the socket module
 _GSO_SIZE: Final = Struct("H")
 _MAX_CACHED_SIZES: Final = 256
+_MAX_LIMITED_RECEIVERS: Final = 256
 _MAX_SEGMENTS: Final = 64  # UDP_MAX_SEGMENTS of the oldest kernels with UDP_SEGMENT
 _MAX_GSO_BYTES: Final = 65_507
 # The payload of an Ethernet frame. IP fragments larger datagrams, and UDP_SEGMENT does not support that.
@@ -69,8 +70,8 @@ class GsoSender:
         self._refuses_oversized = refuses_oversized
         self.oversized_count = 0
         self.sent_count = 0
-        self.max_datagram_bytes = _ETHERNET_PAYLOAD_BYTES
-        """The largest datagram that is sent with UDP_SEGMENT; 0 if none is."""
+        self._max_bytes: dict[Address, int] = {}
+        """The largest datagrams that are sent with UDP_SEGMENT to receivers for which a call was refused."""
         self._socket: socket.socket | None = None
 
     def open(self, opened: socket.socket) -> None:
@@ -146,11 +147,12 @@ class GsoSender:
             return self._send_each(udp_socket, datagrams, address)
         size = len(datagrams[0])
         max_count = _MAX_GSO_BYTES // size
-        if 1 < max_count < len(datagrams) and size <= self.max_datagram_bytes:
+        is_supported = size <= self._max_bytes.get(address, _ETHERNET_PAYLOAD_BYTES)
+        if 1 < max_count < len(datagrams) and is_supported:
             # From 1 kB on, 64 datagrams exceed one call.
             sent = self.send_equal_sized(datagrams[:max_count], address)
             return sent if sent < max_count else sent + self.send_equal_sized(datagrams[max_count:], address)
-        if 1 < len(datagrams) <= max_count and size <= self.max_datagram_bytes:
+        if 1 < len(datagrams) <= max_count and is_supported:
             try:
                 udp_socket.sendmsg(
                     datagrams,
@@ -161,10 +163,16 @@ class GsoSender:
             except OSError as error:
                 if error.errno not in _GSO_UNSUPPORTED:
                     return 0
-                self.max_datagram_bytes = min(self.max_datagram_bytes, size - 1)
+                self._limit(address, size - 1)
             else:
                 return self._count(len(datagrams), size)
         return self._send_each(udp_socket, datagrams, address)
+
+    def _limit(self, address: Address, max_bytes: int) -> None:
+        """Send larger datagrams to this receiver alone: its route or its device does not support UDP_SEGMENT for them."""
+        if len(self._max_bytes) >= _MAX_LIMITED_RECEIVERS:
+            self._max_bytes.clear()  # each receiver costs one refused call more
+        self._max_bytes[address] = max_bytes
 
     def _send_each(self, udp_socket: socket.socket, datagrams: Sequence[bytes], address: Address) -> int:
         for number, datagram in enumerate(datagrams):
