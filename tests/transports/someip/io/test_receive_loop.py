@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The receiving thread: it runs due work at its deadline, and does not check deadlines for events alone."""
 
+import logging
 import os
 import threading
 import time
@@ -81,6 +82,33 @@ def thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopRig]:
     made.wait_until_asleep()
     yield made
     made.close()
+
+
+@pytest.mark.parametrize("part", ["handler", "tick", "deadline"])
+def test_what_fails_ends_neither_the_thread_nor_other_handlers(
+    thread: LoopRig, part: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = os.eventfd(0, os.EFD_NONBLOCK)
+
+    def fail(events: int = 0) -> bool:
+        raise OSError("broken")
+
+    with caplog.at_level(logging.ERROR, "ustreamer.someip"):
+        if part == "handler":
+            thread.poller.add(broken, fail)
+            os.eventfd_write(broken, 1)
+        else:
+            callbacks = thread.receive_loop._callbacks
+            name = "on_tick" if part == "tick" else "next_deadline_ns"
+            thread.receive_loop._callbacks = replace(callbacks, **{name: fail})
+            thread.receive_loop.wake()
+        wait_until(lambda: thread.receive_loop.errors > 2)
+        if part == "handler":
+            thread.trigger_read()
+        thread.receive_loop.stop()
+    os.close(broken)
+    assert thread.ended == 1
+    assert [each.message for each in caplog.records] == ["someip.receive_failed"]
 
 
 def test_events_alone_do_not_run_due_work(thread: LoopRig) -> None:

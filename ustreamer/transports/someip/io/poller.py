@@ -9,6 +9,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
+from ustreamer.core.delivery.plugin_errors import FOREIGN_ERRORS
+
 READABLE: Final = select.EPOLLIN
 WRITABLE: Final = select.EPOLLOUT
 ERROR: Final = select.EPOLLERR
@@ -21,7 +23,9 @@ Handler = Callable[[int], bool | None]
 class Poller:
     """`wait` and `close` belong to one thread, the rest to any thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_error: Callable[[BaseException], None] | None = None) -> None:
+        """`on_error` takes what a handler raises; without it, `wait` raises it."""
+        self._on_error = on_error
         self._epoll = select.epoll()
         self._handlers: dict[int, Handler] = {}
 
@@ -51,8 +55,14 @@ class Poller:
         quiet = bool(ready)
         for fd, events in ready:
             handler = self._handlers.get(fd)
-            if handler is None or not handler(events):  # None: removed by an earlier handler
+            try:
+                if handler is None or not handler(events):  # None: removed by an earlier handler
+                    quiet = False
+            except FOREIGN_ERRORS as error:
+                if self._on_error is None:
+                    raise
                 quiet = False
+                self._on_error(error)
         return quiet
 
     def close(self) -> None:

@@ -4,6 +4,7 @@
 In: events of the poller, deadlines, and wake-ups from any thread. Out: calls of handlers and of `LoopCallbacks`.
 """
 
+import logging
 import os
 import threading
 from collections import deque
@@ -12,9 +13,13 @@ from typing import Final
 
 import msgspec
 
+from ustreamer.core.delivery.plugin_errors import FOREIGN_ERRORS
 from ustreamer.transports.someip.io.poller import Poller
 
+log = logging.getLogger("ustreamer.someip")
+
 JOIN_TIMEOUT_S: Final = 2.0
+_ERROR_PAUSE_S: Final = 0.01
 _NS_PER_S: Final = 1_000_000_000
 _NEVER_NS: Final = 1 << 63
 MAX_SLEEP_NS: Final = 1_000_000_000
@@ -49,6 +54,10 @@ class ReceiveLoop:
         self._barriers: deque[threading.Event] = deque()
         self.sleeping_until_ns = 0
         """The time at which the thread wakes without a wake-up; 0 while it works."""
+        self.errors = 0
+        """How often a handler or due work raised: defects."""
+        self._reported: set[type[BaseException]] = set()
+        self._error_pause = threading.Event()  # never set
         self.turns = 0
         """Rounds of the thread: at least one per `MAX_SLEEP_NS`, unless a call in it hangs."""
 
@@ -57,7 +66,7 @@ class ReceiveLoop:
     def open(self) -> Poller:
         """The poller of the thread: add file descriptors, then call `start`."""
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._poller = Poller()
+        self._poller = Poller(self._on_error)
         self._poller.add(self._wake_fd, self._on_wake)
         return self._poller
 
@@ -119,11 +128,23 @@ class ReceiveLoop:
     def _run(self, poller: Poller) -> None:
         while not self._stopping:
             self.turns += 1
-            self._callbacks.on_tick()
-            self._wait(poller)
+            try:
+                self._callbacks.on_tick()
+                self._wait(poller)
+            except FOREIGN_ERRORS as error:
+                self._on_error(error)
             while self._barriers:
                 self._barriers.popleft().set()
         self._callbacks.on_stop()
+
+    def _on_error(self, error: BaseException) -> None:
+        """A handler or due work raised: the thread goes on. Each type is logged once."""
+        self.errors += 1
+        if type(error) not in self._reported:
+            self._reported.add(type(error))
+            log.error("someip.receive_failed", exc_info=error, extra={"endpoint": self._name})
+        # An event that was not read comes again at once: without a pause it would take all of the CPU.
+        self._error_pause.wait(_ERROR_PAUSE_S)
 
     def _wait(self, poller: Poller) -> None:
         """Wait until work is due: a deadline, or an event that may have set one."""
