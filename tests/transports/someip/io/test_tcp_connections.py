@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """TCP connections on real sockets: partial writes, killed peers, malformed streams, and too many peers."""
 
+import errno
 import socket
 import threading
 import time
@@ -68,6 +69,23 @@ class ManualTime:
     def advance(self, ms: int, rig: TcpRig) -> None:
         self._now_ns += ms * 1_000_000
         rig.wake()
+
+
+def test_a_connection_that_cannot_be_marked_is_reset_and_takes_no_place(
+    rig: MakeRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EPERM, "not permitted")
+
+    ours = rig(connections=1)
+    address = ours.listen()
+    with monkeypatch.context() as patch:
+        patch.setattr(tcp_connections, "mark_accepted", refuse)
+        refused = ours.ecu(address)
+        wait_until(lambda: is_closed(refused))
+    ours.ecu(address).sendall(numbered(1))
+    wait_until(lambda: len(ours.received) == 1)
+    assert (ours.statistic("accepted"), ours.failure) == (1, None)
 
 
 # --- outbound connections ---------------------------------------------------------------------------------------------

@@ -21,7 +21,12 @@ from ustreamer.core.base.deadline_queue import DeadlineQueue
 from ustreamer.core.base.log_limit import limited
 from ustreamer.transports.someip.io.poller import READABLE, WRITABLE, Poller
 from ustreamer.transports.someip.io.tcp_acceptor import TcpAcceptor
-from ustreamer.transports.someip.io.tcp_connection import TcpConnection, finish_connect, start_connect
+from ustreamer.transports.someip.io.tcp_connection import (
+    TcpConnection,
+    close_with_reset,
+    finish_connect,
+    start_connect,
+)
 from ustreamer.transports.someip.io.tcp_peers import TcpPeer, TcpPeers
 from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress
 from ustreamer.transports.someip.protocol.codec import MalformedMessage, SomeIpMessage
@@ -265,8 +270,15 @@ class TcpConnections:
         self._callbacks.on_refused(reason, peer, "a connection")
 
     def _on_accepted(self, opened: socket.socket, peer: TcpAddress) -> None:
+        try:
+            mark_accepted(opened, self._marks)
+        except OSError as error:
+            close_with_reset(opened)
+            self._acceptor.on_closed(peer.host)
+            extra = {"peer": str(peer), "reason": error.strerror, **limited(peer.host)}
+            log.warning("someip.tcp_not_accepted", extra=extra)
+            return
         self._accepted += 1
-        mark_accepted(opened, self._marks)
         self._on_established(TcpConnection(opened, peer, self._limits, self._monotonic_ns(), inbound=True))
 
     def _start_connect(self, peer: TcpPeer) -> None:
