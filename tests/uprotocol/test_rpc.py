@@ -262,3 +262,11 @@ def test_after_close_a_call_ends_with_its_deadline() -> None:
     calling = client(line)
     calling.close()
     assert refusal(lambda: calling.call(METHOD, ttl=5)).code is UCode.DEADLINE_EXCEEDED
+
+
+def test_a_timeout_of_the_transport_is_not_a_missing_answer() -> None:
+    def time_out(message: UMessage) -> None:
+        raise TimeoutError("the network")
+
+    with pytest.raises(TimeoutError, match="the network"):
+        client(Line(time_out)).call(METHOD)

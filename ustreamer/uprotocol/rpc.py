@@ -40,7 +40,7 @@ class RpcClient:
         ttl: int = 5_000,
         priority: UPriority = UPriority.CS4,
     ) -> UMessage:
-        """Call `method` and wait for its response, at most `ttl` ms.
+        """Call `method`, and then wait for its response, at most `ttl` ms. `send` may wait, too.
 
         Raises UStatusError: with the code and text of an error Response [impl->dsn~service-error-model-failed-rpc~1],
         DEADLINE_EXCEEDED without a response in time, RESOURCE_EXHAUSTED above `max_pending` pending calls.
@@ -50,9 +50,11 @@ class RpcClient:
             self._transport.send(
                 request(id, self._reply_to, method, payload, payload_format, ttl=ttl, priority=priority)
             )
-            response = future.result(ttl / _MS_PER_S)
-        except FutureTimeout:
-            raise UStatusError(UCode.DEADLINE_EXCEEDED, f"no answer from {method} within {ttl} ms") from None
+            try:  # without `send`: its TimeoutError means something else
+                response = future.result(ttl / _MS_PER_S)
+            except FutureTimeout:
+                text = f"no answer from {method} within {ttl} ms"
+                raise UStatusError(UCode.DEADLINE_EXCEEDED, text) from None
         finally:
             with self._lock:
                 self._pending.pop(id, None)
