@@ -85,7 +85,10 @@ def _ip_address(host: str) -> IPv4Address | IPv6Address | None:
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine reaches `host`, an IP address or a name."""
-    return host == "localhost" or host.startswith("127.") or host in {"::1", "[::1]"}
+    try:
+        return ip_address(host.removeprefix("[").removesuffix("]")).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def readable_by_all(path: Path) -> bool:

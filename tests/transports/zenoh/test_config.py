@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from ustreamer.transport_port import is_loopback
 from ustreamer.transports.zenoh.config import ZenohEndpoint
 from ustreamer.transports.zenoh.locators import parse_locator
 from ustreamer.transports.zenoh.transport import zenoh_config
@@ -140,3 +141,13 @@ def test_a_section_can_be_checked_where_zenoh_is_not_installed() -> None:
         "import ustreamer.transports.zenoh.keys"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "[::1]", "localhost"])
+def test_only_this_machine_reaches_a_loopback_address(host: str) -> None:
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize("host", ["127.example.org", "127.1", "192.0.2.1", "::", "[::]", "0.0.0.0", ""])
+def test_other_machines_may_reach_any_other_address_or_name(host: str) -> None:
+    assert not is_loopback(host)
