@@ -141,7 +141,7 @@ def _lifecycle() -> list[Frame]:
     net.do(SERVER, restarted.offer_service(OFFERED, net.now_ns))
     net.do(SERVER, restarted.link_up(net.now_ns))
     net.advance(1_500)
-    net.do(SERVER, restarted.stop_offer(KEY, net.now_ns))
+    net.do(SERVER, restarted.stop_offer(KEY))
     net.do(SERVER, restarted.close())
     net.do(CLIENT, client.close())
     return [(f"lifecycle {name}", data) for name, data in net.frames]

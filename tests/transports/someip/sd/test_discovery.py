@@ -248,7 +248,7 @@ def test_a_stop_is_immediate_and_a_start_is_found_within_the_initial_delay() -> 
     up(net, SERVER, CLIENT)
     net.advance(5_000)
     net.pop_actions(CLIENT)
-    net.do(SERVER, net.nodes[SERVER].stop_offer(KEY, net.now))
+    net.do(SERVER, net.nodes[SERVER].stop_offer(KEY))
     assert len(of_kind(ServiceLost, net.pop_actions(CLIENT))) == 1
     net.do(SERVER, net.nodes[SERVER].offer_service(SERVICE, net.now))
     net.advance(200)

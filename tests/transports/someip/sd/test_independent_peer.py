@@ -273,7 +273,7 @@ def test_an_independent_client_finds_a_service_and_its_stop() -> None:
         wire.peer_side.discovery.watch_service(Service(0x1234), watcher)
         wire.up()
         await wire.until(lambda: watcher.there)
-        wire.do(wire.discovery.stop_offer(KEY, wire.now_ns))
+        wire.do(wire.discovery.stop_offer(KEY))
         await wire.until(lambda: not watcher.there)
 
     run(test)

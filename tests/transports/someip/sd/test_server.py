@@ -176,8 +176,8 @@ def test_session_numbers_continue_through_a_link_loss() -> None:
 # [utest->SD-17, SD-261, SD-262, SD-820]
 def test_a_withdrawn_service_sends_one_stop_offer() -> None:
     node = offering()
-    assert sent(node.discovery.stop_offer(KEY, node.now), None) == [(STOP,)]
-    assert node.discovery.stop_offer(KEY, node.now) == []
+    assert sent(node.discovery.stop_offer(KEY), None) == [(STOP,)]
+    assert node.discovery.stop_offer(KEY) == []
     assert node.advance(10_000) == []
 
 
@@ -185,7 +185,7 @@ def test_an_unannounced_service_is_withdrawn_without_a_message() -> None:
     node = Node()
     node.discovery.offer_service(SERVICE, node.now)
     node.up()
-    assert node.discovery.stop_offer(KEY, node.now) == []
+    assert node.discovery.stop_offer(KEY) == []
     assert node.advance(1_000) == []
 
 
@@ -289,7 +289,7 @@ def test_a_find_of_ttl_0_is_not_answered() -> None:
 def test_a_service_withdrawn_meanwhile_is_not_in_the_answer() -> None:
     node = offering()
     node.receive(find(), multicast=True)
-    node.discovery.stop_offer(KEY, node.now)
+    node.discovery.stop_offer(KEY)
     assert sent(node.advance(100), PEER) == []
 
 
@@ -549,7 +549,7 @@ def test_an_accepted_subscription_may_be_refused_later() -> None:
 def test_a_withdrawn_service_has_no_subscribers() -> None:
     node = offering()
     subscribed(node)
-    assert of_kind(SubscriptionEnded, node.discovery.stop_offer(KEY, node.now)) == [
+    assert of_kind(SubscriptionEnded, node.discovery.stop_offer(KEY)) == [
         SubscriptionEnded(SUBSCRIPTION, EndReason.WITHDRAWN)
     ]
 

@@ -165,7 +165,7 @@ class EventPublisher:
 
     # [impl->RPC-811, RPC-807]
     def event_sender(self, subscriber: UUri) -> SendOne:
-        """The sender to the current destination of `subscriber`; raises SubscriberGone without a destination."""
+        """The sender to the current destination of `subscriber`; raises SubscriberEnded without a destination."""
         if subscriber in self._field_keepers:
             return self.values.keep
 

@@ -120,9 +120,9 @@ class Discovery:
         return self._actions.drain()
 
     # [impl->SD-22]
-    def stop_offer(self, key: ServiceKey, now_ns: int) -> list[Action]:
+    def stop_offer(self, key: ServiceKey) -> list[Action]:
         """Stop offering a service."""
-        self._server.stop_offer(key, now_ns)
+        self._server.stop_offer(key)
         return self._actions.drain()
 
     def decide_subscriptions(

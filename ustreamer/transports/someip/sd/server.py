@@ -7,8 +7,8 @@ The table of a subscription:
 
     state    | Subscribe        accept        refuse    StopSubscribe, ttl, reboot, link, withdrawn    decision timeout
     ---------+-------------------------------------------------------------------------------------------------------------
-    none     | requested: ASKED -             -         -                                              -
-    ASKED    | ASKED            Ack: ACTIVE   Nack      ended                                          Nack, ended
+    none     | requested: PENDING -           -         -                                              -
+    PENDING  | PENDING          Ack: ACTIVE   Nack      ended                                          Nack, ended
     ACTIVE   | Ack: ACTIVE      -             -         ended                                          -
 """
 
@@ -82,7 +82,7 @@ class _OfferState:
 
 # [impl->SD-625, SD-626, SD-442]
 class SubscriberState(StrEnum):
-    PENDING = "asked"
+    PENDING = "pending"
     ACTIVE = "active"
 
 
@@ -119,13 +119,13 @@ class SdServer:
     def offer_service(self, service: OfferedService, now_ns: int) -> None:
         """Start to offer a service; an already offered service restarts its phases."""
         if service.key in self._offers:
-            self.stop_offer(service.key, now_ns)
+            self.stop_offer(service.key)
         self._offers[service.key] = _OfferState(service, self._streamer_options)
         if self._up:
             self._start_offering((service.key,), now_ns)
 
     # [impl->SD-261, SD-262, SD-820, SD-830]
-    def stop_offer(self, key: ServiceKey, now_ns: int) -> None:
+    def stop_offer(self, key: ServiceKey) -> None:
         """Stop offering a service; its subscriptions end."""
         offer = self._offers.pop(key, None)
         if offer is None:
@@ -133,6 +133,9 @@ class SdServer:
         self._actions.deadlines.cancel((self._offer_due, key))
         if offer.sent:
             self._actions.enqueue(None, offer.entry(0))
+        self._withdraw_subscriptions(key)
+
+    def _withdraw_subscriptions(self, key: ServiceKey) -> None:
         for subscription in [s for of in self._subscribers.values() for s in of if s.key == key]:
             self._end_subscription(subscription, EndReason.WITHDRAWN)
 
@@ -161,7 +164,7 @@ class SdServer:
     def close(self) -> None:
         """Send a StopOffer for every service."""
         for key in list(self._offers):
-            self.stop_offer(key, 0)
+            self.stop_offer(key)
         self._up = False
 
     def _start_offering(self, keys: Iterable[ServiceKey], now_ns: int, delay_ns: int | None = None) -> None:
@@ -222,8 +225,7 @@ class SdServer:
         if offers_too and self.competing_offers.is_trusted(router_id, offer.service.authority):
             if self.competing_offers.yields_to(key, router_id):
                 self._actions.enqueue(None, offer.entry(0))
-                for subscription in [s for of in self._subscribers.values() for s in of if s.key == key]:
-                    self._end_subscription(subscription, EndReason.WITHDRAWN)
+                self._withdraw_subscriptions(key)
                 self._stand_by(offer)
             else:
                 self._pending_offers.setdefault(peer, {})[key] = None
