@@ -126,9 +126,8 @@ class DynamicServices:
     def _service_key(self, ue: UUri) -> ServiceKey:
         pattern = ue.with_resource(0).wildcard()
         if pattern is not None:
-            raise invalid_argument(
-                f"{ue}: {pattern}: expected that of one service: it is not listed, so it is looked for"
-            )
+            text = f"{ue}: the {pattern} is a wildcard; a service that is not configured needs an exact {pattern}"
+            raise invalid_argument(text)
         if ue.ue_type == 0:
             raise invalid_argument(f"{ue}: expected a service id, 1 to FFFE, in the lower half of ue_id")
         if ue.ue_instance == 1:

@@ -217,8 +217,8 @@ class EcuSubscribers:
 
     # --- from uSubscription -------------------------------------------------------------------------------------------
 
-    def is_for_ecu(self, message: UMessage) -> bool:
-        """Whether a Response or a Notification is for a current or former uEntity of an ECU. Thread-safe."""
+    def is_from_usubscription(self, message: UMessage) -> bool:
+        """Whether this is a subscription update or a Response of the uSubscription, for whatever sink. Thread-safe."""
         attributes = message.attributes
         if attributes.type is UMessageType.NOTIFICATION:
             return is_update(message)

@@ -305,7 +305,7 @@ class SdDriver:
         if attributes.type is UMessageType.REQUEST:
             sink = attributes.sink
             return sink is not None and sink.ue_id == 0 and sink.authority_name == self._authority
-        return self._subscribers.is_for_ecu(message)
+        return self._subscribers.is_from_usubscription(message)
 
     def submit(self, message: UMessage) -> None:
         """Queue a message for a local uEntity; the caller wakes the receiving thread. Raises RESOURCE_EXHAUSTED."""
@@ -543,13 +543,12 @@ class SdDriver:
             self._reconcile()
 
     def _report_stream(self, peer: TcpAddress, keys: list[ServiceKey]) -> None:
-        local = self._connections.local_address(peer)
-        for key in keys if local is not None and self._discovery is not None else ():
-            assert local is not None
-            assert self._discovery is not None
-            self._execute_all(
-                self._discovery.on_connected(key, (local.host, local.port), self._clock.monotonic_ns())
-            )
+        discovery, local = self._discovery, self._connections.local_address(peer)
+        if discovery is None or local is None:
+            return
+        for key in keys:
+            actions = discovery.on_connected(key, (local.host, local.port), self._clock.monotonic_ns())
+            self._execute_all(actions)
 
     def on_tcp_disconnected(self, peer: TcpAddress, *, inbound: bool) -> None:
         """The connection is closed: own subscriptions over it restart, and those of ECUs end."""

@@ -43,7 +43,7 @@ from ustreamer.core.routing.usubscription_codec import (
 )
 from ustreamer.transports.someip.config import ServiceConfig
 from ustreamer.transports.someip.discovery.dynamic_services import DynamicServices
-from ustreamer.transports.someip.sd.settings import ServiceKey, WantedService
+from ustreamer.transports.someip.sd.settings import ServiceKey
 from ustreamer.uprotocol.uattributes import UPayloadFormat, UPriority
 from ustreamer.uprotocol.umessage import UMessage, error_response, notification, response
 from ustreamer.uprotocol.ustatus import UCode, UStatusError, invalid_argument
@@ -73,10 +73,6 @@ class EventgroupKey(NamedTuple):
 
     service: ServiceKey
     eventgroup: int
-
-    @property
-    def wanted(self) -> WantedService:
-        return WantedService(self.service.service, self.service.instance, self.service.major)
 
 
 class EventgroupRequest(NamedTuple):
