@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keys and certificates of a Zenoh configuration: secrets that every user can read, and files that Zenoh cannot use.
 
-In flow the settings of a session and the file they come from. Out flow sentences for `ustreamer check`.
+In: the settings of a session and the file they come from. Out: sentences for `ustreamer check`.
 """
 
 import ssl

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A port of offered services that do not use the port of their endpoint: a header names no instance, the port does.
 
-In flow requests that arrive here, out flow events and responses of these services. Service discovery, subscribers and
-the receiving thread are those of the endpoint.
+In: requests that arrive here. Out: events and responses of these services. Service discovery, subscribers and the
+receiving thread are those of the endpoint.
 """
 
 import random

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The last value of each field (docs/decisions/0032-fields.md). In flow events, out flow values for late subscribers."""
+"""The last value of each field (docs/decisions/0032-fields.md). In: events. Out: values for late subscribers."""
 
 from collections.abc import Iterable
 from threading import Event, Lock
