@@ -196,11 +196,13 @@ class Outbound:
             if event is None:
                 transmit_other(message)
                 return
-            head, tail, sent = event
+            head, tail, sessions = event
             payload = message.payload
             if len(payload) > MAX_UNSEGMENTED_BYTES:
                 self._on_oversized(len(payload), address)
-            request_id = message.id.lsb & REQUEST_ID_BITS if sent is None else next(sent) % MAX_SESSION + 1
+            request_id = (
+                message.id.lsb & REQUEST_ID_BITS if sessions is None else next(sessions) % MAX_SESSION + 1
+            )
             header = EVENT_HEADER.pack(head, len(payload) + MIN_LENGTH, request_id, tail)
             try:
                 self.sendto(header + payload, address)
@@ -255,8 +257,10 @@ class Outbound:
             found = events.get(message.attributes.source)
             if found is None:
                 raise self._no_event_error(message.attributes.source)
-            event, sent, protected = found
-            request_id = message.id.lsb & REQUEST_ID_BITS if sent is None else next(sent) % MAX_SESSION + 1
+            event, sessions, protected = found
+            request_id = (
+                message.id.lsb & REQUEST_ID_BITS if sessions is None else next(sessions) % MAX_SESSION + 1
+            )
             if protected is None:
                 send(encode_event(event, request_id, message.payload), message, event.segmentation)
                 return

@@ -92,12 +92,12 @@ class GsoSender:
             size = sizes[0]
             if event is None or sizes.count(size) < len(sizes):
                 return transmit_all(iter(batch))
-            head, tail, counted = event
+            head, tail, sessions = event
             fields = map(repeat, (head, size + MIN_LENGTH))
-            if counted is None:
+            if sessions is None:
                 request_ids = [each & REQUEST_ID_BITS for each in batch.ids.msb_lsb_columns()[1]]
             else:
-                request_ids = [each % MAX_SESSION + 1 for each in islice(counted, len(payloads))]
+                request_ids = [each % MAX_SESSION + 1 for each in islice(sessions, len(payloads))]
             datagrams = list(map(_event_struct(size).pack, *fields, request_ids, repeat(tail), payloads))
             taken = 0
             for begin in range(0, len(datagrams), _MAX_SEGMENTS):
@@ -116,7 +116,7 @@ class GsoSender:
                 event = events.get(message.attributes.source)
                 if event is None:
                     break
-                head, tail, counted = event
+                head, tail, sessions = event
                 payload = message.payload
                 length = len(payload) + MIN_LENGTH
                 if (length != size or len(batch) == _MAX_SEGMENTS) and batch:
@@ -126,8 +126,9 @@ class GsoSender:
                         return taken
                     batch = []
                 size = length
+                # As in `Outbound`, without a common function: a call costs 0.15 us per event.
                 request_id = (
-                    message.id.lsb & REQUEST_ID_BITS if counted is None else next(counted) % MAX_SESSION + 1
+                    message.id.lsb & REQUEST_ID_BITS if sessions is None else next(sessions) % MAX_SESSION + 1
                 )
                 batch.append(pack(head, length, request_id, tail) + payload)
             return taken + self.send_equal_sized(batch, address)
