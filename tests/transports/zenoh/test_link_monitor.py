@@ -11,7 +11,8 @@ import zenoh
 from ustreamer.core.base.clock import ManualClock
 from ustreamer.transport_port import EndpointContext
 from ustreamer.transports.zenoh import link_monitor
-from ustreamer.transports.zenoh.link_monitor import LinkMonitor, _NodeLoss, _PeerNode
+from ustreamer.transports.zenoh.connected_node import ConnectedNode, NodeLoss
+from ustreamer.transports.zenoh.link_monitor import LinkMonitor
 from ustreamer.transports.zenoh.tcp_info import LinkEnd, TcpState
 
 MS: Final = 1_000_000
@@ -23,7 +24,7 @@ class Kernel:
 
     def __init__(self, *, is_router: bool = False) -> None:
         self.now_ms = 0
-        self.node = _PeerNode(0, is_router=is_router)
+        self.node = ConnectedNode(0, is_router=is_router)
         self.node.link = self  # type: ignore[assignment]
         self.received = self.acked = self.written = 0
         self.received_at_ms = self.acked_at_ms = 0
@@ -423,7 +424,7 @@ def test_puts_to_a_node_that_is_always_behind_are_confirmed_after_2_mb_more(kern
 
 
 def test_a_node_with_unknown_connection_may_lose_everything() -> None:
-    assert _PeerNode(0, is_router=True).loss(20_000 * MS).since_ns == 0
+    assert ConnectedNode(0, is_router=True).loss(20_000 * MS).since_ns == 0
 
 
 def monitor_of(*names: str) -> LinkMonitor:
@@ -435,8 +436,8 @@ def monitor_of(*names: str) -> LinkMonitor:
     return links
 
 
-def node_loss(at_ms: int, since_ms: int) -> _NodeLoss:
-    return _NodeLoss(at_ms * MS, since_ms * MS, is_receiver_gone=False)
+def node_loss(at_ms: int, since_ms: int) -> NodeLoss:
+    return NodeLoss(at_ms * MS, since_ms * MS, is_receiver_gone=False)
 
 
 def event(name: str, *, here: bool, is_router: bool = False) -> zenoh.TransportEvent:

@@ -57,7 +57,8 @@ from zenoh.handlers import Callback
 from ustreamer.core.base.log_limit import limited
 from ustreamer.core.delivery.plugin_errors import FOREIGN_ERRORS
 from ustreamer.transport_port import EndpointContext
-from ustreamer.transports.zenoh.tcp_info import LinkEnd, TcpLink, TcpState, find_link, wait_link_end
+from ustreamer.transports.zenoh.connected_node import DEFAULT_LEASE_NS, MARGIN_NS, ConnectedNode, NodeLoss
+from ustreamer.transports.zenoh.tcp_info import LinkEnd, TcpLink, find_link, wait_link_end
 
 log = logging.getLogger("ustreamer.zenoh")
 
@@ -66,38 +67,12 @@ _SETTLING_FIRST_NS: Final = 1_000_000_000  # first link: subscriptions follow mi
 _SETTLING_NS: Final = 5_000_000_000  # after an outage: other nodes of a lost router reconnect every 4 s
 _SAMPLE_S: Final = 0.05
 _SAMPLE_NS: Final = round(_SAMPLE_S * 1e9)
-_MARK_NS: Final = 40_000_000
-"""The least time between two marks (`_Mark`)."""
-MARGIN_NS: Final = 100_000_000
-"""The longest time for which Zenoh holds a put before the kernel has its bytes: 5 ms, more on a busy machine."""
-_ACKED_NS: Final = 300_000_000
-"""If the newest acknowledged put is older, the node did not keep up. Delayed acknowledgements take 40 ms."""
 _SAME_OUTAGE_NS: Final = 1_000_000_000
 """The maximum time between a publisher losing its subscribers and the session losing the node."""
 DETECTION_NS: Final = 2 * _SAME_OUTAGE_NS
 """After this time `lost_since_ns` of a publisher that lost its subscribers does not change any more."""
-_DEFAULT_LEASE_NS: Final = 10_000_000_000
-_CLOSE_BYTES: Final = 5
-"""Bytes of Zenoh's Close message and of the end of the stream. After a keep-alive message a kill has 4: 3 and 1.
-
-So has a node that closes with unread data: its kernel resets the connection.
-"""
-_ACTIVE_NS: Final = 300_000_000
-_KERNEL_TICK_MS: Final = 4  # one tick of a kernel at 250 Hz
-_STALL_NS: Final = 4_000_000_000
-"""Time without progress while data waits; below the 5 s after which Zenoh closes the link."""
 _MAX_LOSSES: Final = 64
 _NEVER_NS: Final = 1 << 62
-_UNREAD_NS: Final = 1_000_000_000
-"""Time without a read although data of the node waits, after which its end counts as that of a node that gave up. A put
-waits for 5 s unless the node's configuration has another time (`wait_before_close`)."""
-_SUSPECT_NS: Final = 300_000_000
-"""Time without progress while data waits, after which a node may be frozen."""
-_REPORTED_SUSPECT_NS: Final = 1_000_000_000
-"""As `_SUSPECT_NS`, for people: a node that a busy machine delays reads again within this time."""
-_PIPELINE_BYTES: Final = 2 << 20
-"""More than Zenoh's own queues hold (16 batches of 64 KB): a put is in the kernel after so many further bytes."""
-_MAX_MARKS: Final = 1_024
 _CLOSE_TIMEOUT_S: Final = 2.0
 """For a live node to read everything after a stop. On a busy machine: 0.3 s."""
 _MIN_SAMPLE_INTERVAL_NS: Final = 1_000_000
@@ -107,39 +82,6 @@ _QUERY_KEY: Final = "@up-streamer/alive"
 """A key without data: `**` matches no chunk that begins with `@`. So a router ends the query at once."""
 _QUERY_INTERVAL_NS: Final = 250_000_000  # a query costs 0.6 ms of CPU
 _QUERY_TIMEOUT_S: Final = 1.0
-
-
-class _Mark(msgspec.Struct, frozen=True):
-    """Bytes written at one moment; `caught_up` if all bytes of the previous mark had arrived by then."""
-
-    at_ns: int
-    written: int
-    caught_up: bool
-
-
-class _NodeLoss:
-    """A lost node: since when puts may be lost, and until when publishers may still detect the loss."""
-
-    __slots__ = ("acked_ns", "at_ns", "is_receiver_gone", "is_router", "since_ns", "until_ns")
-
-    def __init__(
-        self,
-        at_ns: int,
-        since_ns: int,
-        *,
-        is_receiver_gone: bool,
-        is_router: bool = False,
-        acked_ns: int = 0,
-    ) -> None:
-        self.at_ns = self.until_ns = at_ns
-        self.is_router = is_router
-        self.acked_ns = acked_ns
-        self.since_ns = since_ns
-        self.is_receiver_gone = is_receiver_gone
-        """True if the process that was to receive the puts has ended or left, and not only a router before it."""
-
-    def distance_ns(self, noticed_ns: int) -> int:
-        return max(self.at_ns - noticed_ns, noticed_ns - self.until_ns, 0)
 
 
 class UnconfirmedSpan(msgspec.Struct, frozen=True):
@@ -152,178 +94,6 @@ class UnconfirmedSpan(msgspec.Struct, frozen=True):
     begin_ns: int
     end_ns: int
     excluded_from_ns: int
-
-
-class _PeerNode:
-    """A connected node, and the time up to which all puts are known to have arrived."""
-
-    def __init__(self, now_ns: int, *, is_router: bool, lease_ns: int = _DEFAULT_LEASE_NS) -> None:
-        self.link: TcpLink | None = None
-        self.is_router = is_router
-        self.resumed: _NodeLoss | None = None
-        """What a router may have lost when it resumed after a long silence."""
-        self._lease_ns = lease_ns
-        self.closed = False
-        """True after Zenoh has closed the connection."""
-        self.searches = 0
-        self.received_ns = now_ns
-        self.acked_ns = now_ns
-        self._last_ack_ns = 0
-        self.has_ended = False
-        """True after the node's kernel has ended the connection."""
-        self.is_aborted = False
-        """True if the node's kernel ended the connection without a Close message."""
-        self.unread = 0
-        """The bytes that this streamer had not read for `_UNREAD_NS` when the node ended the connection."""
-        self._read = 0
-        self._read_ns = now_ns
-        self._was_reset = False
-        self._received = self._newest = 0
-        self._active_since_ns = self._active_ns = now_ns
-        self._mark = _Mark(now_ns, 0, caught_up=True)
-        self._marks: deque[_Mark] = deque(maxlen=_MAX_MARKS)
-        self._acked = 0
-        self._progress_ns = now_ns
-        self._sampled_ns = now_ns
-
-    def sample(self, now_ns: int) -> None:
-        """Read the kernel's state: periodically, and at the first sign of a loss."""
-        if self.link is None:
-            return
-        self.closed = self.link.is_closed  # before the state, which may be of a later time
-        state = self.link.state()
-        if state is None or self.has_ended or (self.closed and state.peer_open):
-            return  # what waited in Zenoh is gone: a later acknowledgement is none of it
-        self._sampled_ns = now_ns
-        self.has_ended = not state.peer_open
-        if self.has_ended:
-            self.unread = state.unread if now_ns - self._read_ns >= _UNREAD_NS else 0
-            self._judge_end(state, now_ns)
-            return
-        if not state.unread or state.received - state.unread != self._read:
-            self._read, self._read_ns = state.received - state.unread, now_ns
-        if state.received != self._received:
-            self._newest = state.received - self._received
-            if now_ns - self._active_ns > _ACTIVE_NS:
-                self._active_since_ns = now_ns
-            self._active_ns = now_ns
-        self._received = state.received
-        received_ns = now_ns - state.received_ago_ms * _NS_PER_MS
-        if self.is_router and received_ns - self.received_ns > self._lease_ns // 2:  # a quarter is usual
-            self.resumed = _NodeLoss(now_ns, self.confirmed_ns, is_receiver_gone=False, is_router=True)
-        self.received_ns = received_ns
-        self._last_ack_ns = now_ns - state.acked_ago_ms * _NS_PER_MS
-        self._update_acked(state, now_ns)
-
-    def _judge_end(self, state: TcpState, now_ns: int) -> None:
-        """Distinguish a node that has closed the connection from one that was killed."""
-        new = state.received - self._received
-        self._was_reset = not new  # the end of a stream counts as a byte
-        if new == 1:
-            new += self._newest  # a Close message may have come before the previous sample
-        if new == _CLOSE_BYTES:
-            return
-        # With other bytes before it a Close message has no known length. Then the end of a router counts as a kill: it
-        # may have been killed just after an answer. That of a client or peer counts as a close if it was not sending
-        # continuously and has sent just now.
-        active = now_ns - self._active_ns < _ACTIVE_NS < self._active_ns - self._active_since_ns
-        is_late = state.received_ago_ms > _KERNEL_TICK_MS
-        self.is_aborted = self.is_router or active or is_late or new < _CLOSE_BYTES
-
-    def _update_acked(self, state: TcpState, now_ns: int) -> None:
-        """Update the time up to which the node's kernel has acknowledged all puts. The node may not have read them.
-
-        After an outage the backlog leaves step by step, and most of it still waits inside Zenoh. So one acknowledgement
-        proves little. Every 40 ms a mark says how many bytes were written. All puts before a mark are acknowledged when
-        that mark is, and the mark before it was.
-        """
-        if state.acked != self._acked or not state.unacked:
-            self._acked, self._progress_ns = state.acked, now_ns
-        mark = self._mark
-        acknowledged = state.acked >= mark.written
-        if acknowledged and mark.caught_up:
-            self.acked_ns = max(self.acked_ns, mark.at_ns if state.unacked else now_ns)
-        # A node that is always behind acknowledges no mark in time. But what was in Zenoh at an old mark has left since.
-        while self._marks and state.acked >= self._marks[0].written + _PIPELINE_BYTES:
-            self.acked_ns = max(self.acked_ns, self._marks.popleft().at_ns)
-        if now_ns - mark.at_ns >= _MARK_NS:
-            self._mark = _Mark(now_ns, state.acked + state.unacked, acknowledged)
-            self._marks.append(self._mark)
-
-    def release(self) -> None:
-        """Close our descriptor of the connection."""
-        if self.link is not None:
-            self.link.release()
-
-    def is_stalled(self, now_ns: int) -> bool:
-        """True if the node has read nothing for `_STALL_NS` although data waits."""
-        return self.link is not None and now_ns - self._progress_ns > _STALL_NS
-
-    def has_stopped(self, now_ns: int) -> bool:
-        """True if the process of the node does nothing, although its kernel does: the node is not cut off.
-
-        Its kernel acknowledged something after the node itself last read or sent anything.
-        """
-        if self.is_stalled(now_ns):
-            return self._last_ack_ns > self._progress_ns
-        return self._is_silent(now_ns) and self._last_ack_ns - self.received_ns > self._lease_ns // 2
-
-    @property
-    def confirmed_ns(self) -> int:
-        """All puts before this time have arrived; 0 if unknown."""
-        return min(self.acked_ns, self.received_ns) - MARGIN_NS if self.link is not None else 0
-
-    def is_suspect(self, now_ns: int) -> bool:
-        """True if the node may be frozen or cut off: it reads nothing although data waits, or sends nothing."""
-        if self.link is None:
-            return False
-        return now_ns - self._progress_ns > _SUSPECT_NS or self._is_silent(now_ns)
-
-    def _is_silent(self, now_ns: int) -> bool:
-        return now_ns - self.received_ns > self._lease_ns // 3  # a live node sends every quarter of the lease
-
-    def suspicion(self) -> str:
-        """What a suspect node does not do, by the last sample; empty for any other node.
-
-        Times end at the sample: a late sample is no fault of the node.
-        """
-        stuck_ns, silent_ns = self._sampled_ns - self._progress_ns, self._sampled_ns - self.received_ns
-        if self.link is None or self.has_ended:
-            return ""
-        if stuck_ns > _REPORTED_SUSPECT_NS:
-            return f"has acknowledged no data for {stuck_ns / 1e9:.1f} s although data waits"
-        if silent_ns > self._lease_ns // 2:  # a quarter is usual
-            return f"has sent no sign of life for {silent_ns / 1e9:.1f} s"
-        return ""
-
-    def loss(self, now_ns: int) -> _NodeLoss:
-        """What is lost with this node, lost at `now_ns`."""
-        has_left = not (self._is_silent(now_ns) or self.is_stalled(now_ns))
-        since_ns = self._lost_since_ns(now_ns)
-        return _NodeLoss(
-            now_ns,
-            since_ns,
-            is_receiver_gone=has_left and not self.is_router,
-            is_router=self.is_router,
-            acked_ns=self.acked_ns,
-        )
-
-    def _lost_since_ns(self, now_ns: int) -> int:
-        """The time since which puts may be lost with this node; 0 if unknown."""
-        if self.link is None:
-            return 0
-        if self._is_silent(now_ns):
-            # It may have frozen just after its last sign of life. Its kernel then acknowledged what nothing has read.
-            return self.confirmed_ns
-        kept_up = self._sampled_ns - self.acked_ns <= _ACKED_NS
-        if kept_up and not self.is_aborted:
-            return now_ns  # the node closed its session
-        if self._was_reset and self.is_router:
-            # Killed with unread data: it may have been frozen since it last sent something.
-            return self.confirmed_ns
-        # Killed: a busy machine may detect it late, so not from now. Or Zenoh closed the link because the node read
-        # nothing for 5 s, and discarded all data for it.
-        return self.acked_ns - MARGIN_NS
 
 
 class LinkMonitor:
@@ -347,7 +117,7 @@ class LinkMonitor:
         """Links that a node ended while its data waited here: what it held is lost on its side."""
         self.closed_stalled = 0
         """Links to nodes that had read nothing for 4 s although data waited."""
-        self.has_stalled = False
+        self.down_by_stopped_nodes = False
         """True if the link is down because nodes have stopped, also after Zenoh has closed their links."""
         self._context = context
         self._monotonic_ns = context.clock.monotonic_ns
@@ -355,12 +125,12 @@ class LinkMonitor:
         self._ticks: list[Callable[[], None]] = []
         self._link_watchers: list[Callable[[int], None]] = []
         self._reported: set[tuple[str, type[BaseException]]] = set()
-        self._nodes: dict[tuple[str, bool], _PeerNode] = {}
-        self._losses: deque[_NodeLoss] = deque(maxlen=_MAX_LOSSES)
+        self._nodes: dict[tuple[str, bool], ConnectedNode] = {}
+        self._losses: deque[NodeLoss] = deque(maxlen=_MAX_LOSSES)
         # Nodes with a closed connection that Zenoh has not reported yet. Bounded by Zenoh, which reports each.
-        self._unreported: dict[tuple[str, bool], _NodeLoss] = {}
-        self._stalled = False
-        self._lease_ns = _DEFAULT_LEASE_NS
+        self._unreported: dict[tuple[str, bool], NodeLoss] = {}
+        self._all_stalled = False
+        self._lease_ns = DEFAULT_LEASE_NS
         self._next_tick_ns = self._sampled_ns = self._tick_until_ns = 0
         self._session: zenoh.Session | None = None
         self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -440,7 +210,7 @@ class LinkMonitor:
         except FOREIGN_ERRORS as error:
             if (event, type(error)) not in self._reported:
                 self._reported.add((event, type(error)))
-                log.error(event, exc_info=error, extra={"endpoint": self._context.name})
+                log.exception(event, extra={"endpoint": self._context.name})
 
     def _apply_event(self, event: zenoh.TransportEvent, now_ns: int) -> bool:
         """Apply a transport event; True if watchers must be notified: a node connected, or the last one is lost."""
@@ -461,12 +231,12 @@ class LinkMonitor:
         is_router = event.transport.whatami == zenoh.WhatAmI.ROUTER
         if not joined:
             self._nodes[node].release()
-        self._nodes[node] = _PeerNode(now_ns, is_router=is_router, lease_ns=self._lease_ns)
+        self._nodes[node] = ConnectedNode(now_ns, is_router=is_router, lease_ns=self._lease_ns)
         self._next_tick_ns = 0
-        self._stalled = self.has_stalled = False
+        self._all_stalled = self.down_by_stopped_nodes = False
         return self._update_state() or joined
 
-    def _remove_node(self, node: tuple[str, bool], now_ns: int) -> _NodeLoss:
+    def _remove_node(self, node: tuple[str, bool], now_ns: int) -> NodeLoss:
         removed = self._nodes.pop(node)
         loss = removed.loss(now_ns)
         removed.release()
@@ -475,14 +245,14 @@ class LinkMonitor:
             self._losses.append(removed.resumed)
         self._losses.append(loss)
         if not self._nodes:
-            self.has_stalled = removed.has_stopped(now_ns)
+            self.down_by_stopped_nodes = removed.has_stopped(now_ns)
         self._tick_until_ns = now_ns + DETECTION_NS
         if not self._nodes:
             loss.until_ns = _NEVER_NS
         self._update_state()
         return loss
 
-    def _report_end(self, zid: str, node: _PeerNode, now_ns: int) -> None:
+    def _report_end(self, zid: str, node: ConnectedNode, now_ns: int) -> None:
         """Count and log a link that was blocked when it ended: `up` may not change, as with a second node."""
         name = self._context.name
         if node.unread:
@@ -500,7 +270,7 @@ class LinkMonitor:
         elif not self.connected.is_set():
             self.connected.set()
         self.multicast = any(is_multicast for _, is_multicast in self._nodes)
-        if self.up is (bool(self._nodes) and not self._stalled):
+        if self.up is (bool(self._nodes) and not self._all_stalled):
             return False
         self._set_up(up=not self.up)
         return True
@@ -591,9 +361,9 @@ class LinkMonitor:
         losses = self._recent_losses(now_ns)
         self.has_suspect = any(suspects) or any(each.since_ns < each.at_ns for each in losses)
         # With several nodes a stalled one delays the others no longer than one put waits.
-        self._stalled = bool(nodes) and all(node.is_stalled(now_ns) for node in nodes)
+        self._all_stalled = bool(nodes) and all(node.is_stalled(now_ns) for node in nodes)
         if nodes:
-            self.has_stalled = self._stalled and all(node.has_stopped(now_ns) for node in nodes)
+            self.down_by_stopped_nodes = self._all_stalled and all(node.has_stopped(now_ns) for node in nodes)
         if self._update_state():
             self._notify_watchers()
 
@@ -612,7 +382,7 @@ class LinkMonitor:
         loss.until_ns = now_ns
         # The node has not closed its session, so it may not have read everything.
         loss.since_ns = min(loss.since_ns, loss.acked_ns - MARGIN_NS)
-        self._nodes[key] = node = _PeerNode(now_ns, is_router=loss.is_router, lease_ns=self._lease_ns)
+        self._nodes[key] = node = ConnectedNode(now_ns, is_router=loss.is_router, lease_ns=self._lease_ns)
         node.link = link
         node.sample(now_ns)
         for on_replaced in self._link_watchers:  # before new messages
@@ -644,7 +414,7 @@ class LinkMonitor:
         loss = self._nearest_loss(noticed_ns)
         return loss is not None and loss.is_receiver_gone
 
-    def _nearest_loss(self, noticed_ns: int) -> _NodeLoss | None:
+    def _nearest_loss(self, noticed_ns: int) -> NodeLoss | None:
         losses = [*self._losses, *self._resumed()]
         nearest = min(losses, key=lambda each: each.distance_ns(noticed_ns), default=None)
         if nearest is None or nearest.distance_ns(noticed_ns) >= _SAME_OUTAGE_NS:
@@ -656,14 +426,14 @@ class LinkMonitor:
         nodes = [node.confirmed_ns for node in self._nodes.values()]
         return min(nodes + [each.since_ns for each in self._recent_losses(now_ns)], default=0)
 
-    def _recent_losses(self, now_ns: int) -> list[_NodeLoss]:
+    def _recent_losses(self, now_ns: int) -> list[NodeLoss]:
         """The losses that publishers may still detect."""
         unreported = self._unreported.values()
         losses = [*self._losses, *self._resumed()]
         recent = (each for each in losses if now_ns - each.until_ns < _SAME_OUTAGE_NS)
         return [*(each for each in recent if each not in unreported), *unreported]
 
-    def _resumed(self) -> list[_NodeLoss]:
+    def _resumed(self) -> list[NodeLoss]:
         """What connected routers may have lost when they resumed after a long silence."""
         return [each.resumed for each in tuple(self._nodes.values()) if each.resumed is not None]
 

@@ -363,7 +363,7 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
 
     def link_problem(self) -> str:
         """As `EndpointTransport.link_problem`."""
-        return "receiver_stalled" if self._link_monitor.has_stalled else ""
+        return "receiver_stalled" if self._link_monitor.down_by_stopped_nodes else ""
 
     def link_suspicion(self) -> str:
         """As `EndpointTransport.link_suspicion`."""
