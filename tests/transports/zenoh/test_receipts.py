@@ -228,7 +228,7 @@ def test_a_put_that_is_lost_again_and_again_is_given_up() -> None:
 
 
 @pytest.mark.parametrize("end", ["forgotten", "late receipt", "trimmed"])
-def test_the_repairs_of_a_put_are_counted_only_while_it_waits(end: str) -> None:
+def test_the_retransmissions_of_a_put_are_counted_only_while_it_waits(end: str) -> None:
     awaited = Awaited()
     receiver = awaited.appear()
     lost = [id_of(each) for each in range(1_000)]
@@ -239,7 +239,7 @@ def test_the_repairs_of_a_put_are_counted_only_while_it_waits(end: str) -> None:
     assert list(awaited.lost(awaited.now_ns)) == lost
     for id in lost:
         awaited.begin_retransmit(id)
-    assert len(awaited._repairs) == 1_000
+    assert len(awaited._retransmissions) == 1_000
     if end == "forgotten":
         awaited.forget(lost)
     elif end == "late receipt":
@@ -248,7 +248,7 @@ def test_the_repairs_of_a_put_are_counted_only_while_it_waits(end: str) -> None:
         awaited.put(*lost, *(id_of(each) for each in range(2_000, 2_000 + MAX_AWAITED)))
         awaited.lost(awaited.now_ns)
         assert len(receiver.waiting) == MAX_AWAITED
-    assert awaited._repairs == {}
+    assert awaited._retransmissions == {}
 
 
 def test_what_a_receiver_had_not_confirmed_is_lost_when_it_is_back() -> None:

@@ -319,9 +319,10 @@ def test_an_open_that_zenoh_refuses_leaves_nothing_open(
     def refuse(*_: object) -> None:
         raise zenoh.ZError("the session is closed")
 
-    with monkeypatch.context() as patch, pytest.raises(UStatusError, match="the session is closed") as error:
+    with monkeypatch.context() as patch:
         patch.setattr(part, "start", refuse)
-        transport.open()
+        with pytest.raises(UStatusError, match="the session is closed") as error:
+            transport.open()
     assert error.value.code is UCode.UNAVAILABLE
     wait_until(lambda: {each.name for each in threading.enumerate()} <= {each.name for each in threads})
     assert transport.problems() == []  # the port is free

@@ -153,7 +153,7 @@ class PossibleLosses:
                 with self._buffer_lock:
                     buffer.drop_confirmed()
                 if self._awaited is not None:
-                    self._repair(self._awaited)
+                    self._retransmit_unconfirmed(self._awaited)
             finally:
                 self._put_lock.release()
         keeper = self._sent_keeper
@@ -232,22 +232,27 @@ class PossibleLosses:
         self._on_route_opened(publisher.route)
 
     def _retransmit_lost(self, publisher: RoutePublisher, to_retransmit: list[tuple[int, UMessage]]) -> None:
+        self._count_evicted(publisher)
         lost = self._lost_of(publisher, to_retransmit)
         if self._awaited is not None:
             self._awaited.forget([receipt_id(message.id) for _, message in to_retransmit])
         for put_ns, message in lost:
-            if not self._repeat(publisher, put_ns, message):
+            if not self._retransmit(publisher, put_ns, message):
                 self.not_retransmitted += 1
         if self._sent_keeper is not None:
             self._sent_keeper.on_put_again(publisher, self._monotonic_ns())
 
+    def _count_evicted(self, publisher: RoutePublisher) -> None:
+        """Count what was evicted since the loss of this publisher. Once for all publishers."""
+        if self._evicted:
+            self.not_retransmitted += _sum_since(self._evicted, self._lost_since_ns(publisher))
+            self._evicted.clear()
+
     def _lost_of(
         self, publisher: RoutePublisher, to_retransmit: list[tuple[int, UMessage]]
     ) -> list[tuple[int, UMessage]]:
-        """The part of `to_retransmit` that may be lost, by the time of the loss; counts what was evicted of it."""
+        """The part of `to_retransmit` that may be lost, by the time of the loss."""
         since_ns = self._lost_since_ns(publisher)
-        self.not_retransmitted += _sum_since(self._evicted, since_ns)
-        self._evicted.clear()
         return [
             each
             for each in to_retransmit
@@ -259,7 +264,7 @@ class PossibleLosses:
         # With an unknown time of the loss: one window. The buffer may hold older puts, which only a later put evicts.
         return self._link_monitor.lost_since_ns(publisher.lost_ns) or publisher.lost_ns - self._window_ns
 
-    def _repeat(self, publisher: RoutePublisher, put_ns: int, message: UMessage) -> bool:
+    def _retransmit(self, publisher: RoutePublisher, put_ns: int, message: UMessage) -> bool:
         if not self._put_again(publisher, put_ns, message):
             return False
         self.retransmitted += 1
@@ -282,7 +287,7 @@ class PossibleLosses:
         """A receiver was announced, is ready, or is gone. On the monitor thread."""
         if self._awaited is not None and self._put_lock.acquire(blocking=False):  # else at the next tick
             try:
-                self._repair(self._awaited)
+                self._retransmit_unconfirmed(self._awaited)
             finally:
                 self._put_lock.release()
 
@@ -307,7 +312,7 @@ class PossibleLosses:
                     ids[receipt_id(message.id)] = put_ns
         awaited.await_earlier(puts)
 
-    def _repair(self, awaited: "AwaitedReceipts") -> None:
+    def _retransmit_unconfirmed(self, awaited: "AwaitedReceipts") -> None:
         """Put again what counts as lost."""
         if awaited.changed:
             self._update_receivers(awaited)
@@ -322,7 +327,7 @@ class PossibleLosses:
                 awaited.block([id])  # put again when a subscriber is back
                 continue
             awaited.begin_retransmit(id)
-            if not self._is_answered(message) and not self._repeat(route, put_ns, message):
+            if not self._is_answered(message) and not self._retransmit(route, put_ns, message):
                 self.not_retransmitted += 1
             if not awaited.is_awaited(id):
                 awaited.forget([id])
@@ -419,10 +424,12 @@ class PossibleLosses:
         with self._put_lock:
             self.collect()
             evicted_before = self.not_retransmitted
+            lost_publishers = [each for each in self._publishers if each.lost_ns and not each.open]
+            for publisher in lost_publishers:
+                self._count_evicted(publisher)
             puts = [
                 (put_ns, publisher, message)
-                for publisher in self._publishers
-                if publisher.lost_ns and not publisher.open
+                for publisher in lost_publishers
                 for put_ns, message in self._lost_of(publisher, publisher.to_retransmit)
                 if self._is_awaited(message) or not self._link_monitor.is_receiver_gone(publisher.lost_ns)
             ]

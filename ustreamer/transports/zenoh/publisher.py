@@ -326,10 +326,10 @@ class ZenohSender:
         evicted.undeclare()
 
     def has_listener(self, attributes: UAttributes) -> bool:
-        """Whether a subscriber matches, as far as is known: True before the first message of a route.
+        """Whether a node is connected, and a subscriber matches as far as is known.
 
-        The publisher of a prepared topic knows, too: it has the same key. Without the lock, which a put may hold for
-        seconds: one lookup is atomic.
+        The publisher of the route knows it, or that of the prepared topic, which has the same key. Before either is
+        declared, nothing is known: True. Takes no lock, as a put may hold it for seconds: each lookup is atomic.
         """
         links, find, route = self._link_monitor, self._publishers.find, route_of(attributes)
         publisher = find(route) or find((*route[:2], UPriority.CS1))

@@ -93,7 +93,10 @@ def route_of(attributes: UAttributes) -> ZenohRoute:
 
 
 class RoutePublishers:
-    """The publishers of one session, at most `limit`. The caller holds its put lock for all methods except `declare`."""
+    """The publishers of one session, at most `limit`.
+
+    The caller holds its put lock for all methods except three: `declare`, and `find` and `len`, which are atomic.
+    """
 
     def __init__(
         self,

@@ -12,9 +12,10 @@ receiver. A put waits for the receipt of each receiver whose filters match it. I
 * if it is the newest one, after 1, 2, 4... seconds (a probe, ten at most). No later put can prove its loss, and a
   receipt itself can be lost. The receipt of the probe then shows whether older puts are lost.
 
-A receiver that is away keeps its puts. After the retransmit window, new puts no longer wait for it.
+A receiver that is away keeps its puts for the retransmit window. Then they count as missing, and new puts no longer wait
+for it.
 
-Puts, receipts and tokens come on different threads. A change of `waiting`, `blocked` or `_repairs` is one operation of a
+Puts, receipts and tokens come on different threads. A change of `waiting`, `blocked` or `_retransmissions` is one operation of a
 dict. `_lock` protects the rest. Only the monitor thread changes `missing`.
 """
 
@@ -46,7 +47,7 @@ MAX_AWAITED: Final = 65_536
 MAX_RECEIVERS: Final = 16
 _MAX_TOKENS: Final = 64  # per receiver
 _MAX_EARLY: Final = 4_096  # receipts that come before the token of their receiver
-_MAX_REPAIRS: Final = 8  # of one put
+_MAX_RETRANSMISSIONS: Final = 8  # of one put
 _MAX_PROBES: Final = 10
 _LOST_NS: Final = 1_000_000_000
 """A put without a receipt counts as lost if a put this much later has one."""
@@ -181,7 +182,7 @@ class AwaitedReceipts:
         self._lock = Lock()
         self._receivers: dict[tuple[str, str], Receiver] = {}
         self._latency_ns = 0
-        self._repairs: dict[bytes, int] = {}
+        self._retransmissions: dict[bytes, int] = {}
         """How often a put counted as lost, for those that wait again."""
         self._early: deque[tuple[str, bytes]] = deque(maxlen=_MAX_EARLY)
         """Receipts for puts that did not wait: the token of their receiver may still be on its way."""
@@ -269,7 +270,7 @@ class AwaitedReceipts:
                 self._early.extend((giver.instance, id) for id in early)
             if not ids:
                 receiver.is_ready = self.changed = True
-            self._drop_repairs(ids)  # of a late receipt, too
+            self._drop_retransmissions(ids)  # of a late receipt, too
             newest_ns = max(times, default=0)
             if newest_ns:
                 latency_ns = min(self._monotonic_ns() - newest_ns, _MAX_TIMEOUT_NS)
@@ -323,11 +324,11 @@ class AwaitedReceipts:
         """Wait for no receipt of these."""
         for each in tuple(self._receivers.values()):
             each.forget(ids)
-        self._drop_repairs(ids)
+        self._drop_retransmissions(ids)
 
-    def _drop_repairs(self, ids: Sequence[bytes]) -> None:
-        if self._repairs:
-            deque(map(self._repairs.pop, ids, repeat(None)), maxlen=0)
+    def _drop_retransmissions(self, ids: Sequence[bytes]) -> None:
+        if self._retransmissions:
+            deque(map(self._retransmissions.pop, ids, repeat(None)), maxlen=0)
 
     # --- periodically -------------------------------------------------------------------------------------------------
 
@@ -370,9 +371,9 @@ class AwaitedReceipts:
         lost: dict[bytes, int] = {}
         for each in tuple(self._receivers.values()):
             lost.update(each.lost(now_ns))
-        abandoned = [id for id in lost if self._repairs.get(id, 0) >= _MAX_REPAIRS]
+        abandoned = [id for id in lost if self._retransmissions.get(id, 0) >= _MAX_RETRANSMISSIONS]
         for id in lost:
-            self._repairs[id] = self._repairs.get(id, 0) + 1
+            self._retransmissions[id] = self._retransmissions.get(id, 0) + 1
         self.abandon(abandoned)
         for id in abandoned:
             del lost[id]
@@ -390,7 +391,7 @@ class AwaitedReceipts:
         for name, receiver in tuple(self._receivers.items()):
             trimmed = receiver.trim()
             self.missing += len(trimmed)
-            self._drop_repairs(trimmed)
+            self._drop_retransmissions(trimmed)
             is_gone = now_ns - receiver.gone_ns > self._window_ns
             with self._lock:
                 if now_ns - receiver.changed_ns > _LOST_NS and (receiver.tokens or is_gone):
