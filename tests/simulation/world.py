@@ -15,7 +15,7 @@ from ustreamer.core.routing.usubscription_codec import (
     status_in,
     subscribe_request,
 )
-from ustreamer.transports.zenoh.decoder import VERSION_BYTE
+from ustreamer.transports.zenoh.decoder import HEAD, VERSION_BYTE
 from ustreamer.transports.zenoh.keys import filter_key, message_key
 from ustreamer.transports.zenoh.receipts.receipt_keys import (
     EVERY_RECEIPT,
@@ -26,7 +26,6 @@ from ustreamer.transports.zenoh.receipts.receipt_keys import (
     split_receipt,
     token_key,
 )
-from ustreamer.transports.zenoh.retransmit import HEAD
 from ustreamer.transports.zenoh.subscriber import ListenerFilters
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPayloadFormat, UPriority
 from ustreamer.uprotocol.umessage import UMessage, notification, publish, request, response

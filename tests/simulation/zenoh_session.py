@@ -13,7 +13,7 @@ import zenoh
 from tests.simulation import primitives
 from tests.simulation.scheduler import NS_PER_MS, Process, Task
 from tests.simulation.zenoh_link import PUT_WAIT_NS, SimLink, WireMessage, wire_message
-from ustreamer.transports.zenoh.retransmit import HEAD
+from ustreamer.transports.zenoh.decoder import HEAD
 
 if TYPE_CHECKING:
     from tests.simulation.zenoh_network import SimNetwork

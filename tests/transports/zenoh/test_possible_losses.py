@@ -13,10 +13,10 @@ from tests.transports.zenoh.sessions import CLOCK
 from tests.waiting import wait_until
 from ustreamer.testing.messages import ALPHA, METHOD, REMOTE_CLIENT, new_id
 from ustreamer.transport_port import EndpointContext
-from ustreamer.transports.zenoh.encoded_headers import ID_TAG, VERSION_AND_TAGS
+from ustreamer.transports.zenoh.decoder import HEAD, ID_TAG, VERSION_AND_TAGS
 from ustreamer.transports.zenoh.link_monitor import UnconfirmedSpan
 from ustreamer.transports.zenoh.possible_losses import PossibleLosses
-from ustreamer.transports.zenoh.retransmit import HEAD, AnsweredRequests, Origin, RetransmitConfig
+from ustreamer.transports.zenoh.retransmit import AnsweredRequests, Origin, RetransmitConfig
 from ustreamer.transports.zenoh.route_publishers import RoutePublishers
 from ustreamer.uprotocol.umessage import request
 

@@ -7,8 +7,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ustreamer.testing.messages import TOPIC
+from ustreamer.transports.zenoh.decoder import HEAD
 from ustreamer.transports.zenoh.retransmit import (
-    HEAD,
     OVERHEAD_BYTES,
     AnsweredRequests,
     Origin,

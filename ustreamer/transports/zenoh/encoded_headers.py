@@ -13,17 +13,13 @@ from typing import Final
 
 import msgspec
 
-from ustreamer.transports.zenoh.decoder import VERSION_BYTE, AttachmentColumns
-from ustreamer.transports.zenoh.retransmit import HEAD, Origin
+from ustreamer.transports.zenoh.decoder import HEAD, ID_TAG, VERSION_AND_TAGS, AttachmentColumns
+from ustreamer.transports.zenoh.retransmit import Origin
 from ustreamer.transports.zenoh.route_publishers import RoutePublisher
 from ustreamer.uprotocol.batch import MessageBatch
 from ustreamer.uprotocol.uattributes import UAttributes
 from ustreamer.uprotocol.wire import REQID, REQID_PREFIX, encode_tail, reqid_field, split_around_reqid
 
-VERSION_AND_TAGS: Final = VERSION_BYTE + b"\x0a\x12\x09"
-"""Precedes the id, as in `ustreamer.uprotocol.wire`."""
-ID_TAG: Final = b"\x11"
-"""Between the two halves of an id."""
 _MAX_HEADERS: Final = 32_768
 _MAX_TAILS: Final = 256
 

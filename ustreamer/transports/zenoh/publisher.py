@@ -19,13 +19,14 @@ import zenoh
 from ustreamer.core.delivery.expiry import BATCH_SEND_MS, Expiry
 from ustreamer.transport_port import EndpointContext, RouteUnavailable, SentStore, Unconfirmed
 from ustreamer.transports.zenoh.connected_node import MARGIN_NS
+from ustreamer.transports.zenoh.decoder import HEAD, ID_TAG, VERSION_AND_TAGS
 from ustreamer.transports.zenoh.early_declarations import EarlyDeclarations
-from ustreamer.transports.zenoh.encoded_headers import ID_TAG, VERSION_AND_TAGS, EncodedHeader, EncodedHeaders
+from ustreamer.transports.zenoh.encoded_headers import EncodedHeader, EncodedHeaders
 from ustreamer.transports.zenoh.errors import zenoh_error_text
 from ustreamer.transports.zenoh.link_monitor import LinkMonitor
 from ustreamer.transports.zenoh.possible_losses import NEVER_NS, PossibleLosses
 from ustreamer.transports.zenoh.receipts.receipt_keys import ID_IN_ATTACHMENT
-from ustreamer.transports.zenoh.retransmit import HEAD, AnsweredRequests, Origin, RetransmitConfig
+from ustreamer.transports.zenoh.retransmit import AnsweredRequests, Origin, RetransmitConfig
 from ustreamer.transports.zenoh.route_publishers import (
     DISCOVERY_NS,
     RoutePublisher,

@@ -16,12 +16,12 @@ from collections import deque
 from collections.abc import Hashable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import accumulate, cycle, islice, pairwise
-from struct import Struct
 from threading import Lock
 from typing import Final
 
 import msgspec
 
+from ustreamer.transports.zenoh.decoder import HEAD
 from ustreamer.uprotocol.uattributes import UAttributes
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.uuid import UUID
@@ -34,9 +34,6 @@ _BLOCK_MESSAGES: Final = 62
 _EVICTED_NS: Final = 50_000_000  # evictions of this time are counted together
 _NS_PER_MS: Final = 1_000_000
 _NEVER_NS: Final = 1 << 62
-
-HEAD: Final = Struct("<4sQcQ")
-"""The part of an attachment that ends with the id: version byte and tags, msb, tag, lsb."""
 
 
 class RetransmitConfig(msgspec.Struct, frozen=True):
