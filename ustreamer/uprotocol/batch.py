@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Fast path of list[UMessage] (oracle); compared by
+# Fast path of list[UMessage], which is its oracle; compared by
 # tests/uprotocol/test_batch.py::test_a_batch_equals_the_list_of_its_messages and
 # tests/uprotocol/test_batch.py::test_a_response_batch_equals_the_list_of_its_messages
 """Messages that differ only in their ids and payloads, as columns.

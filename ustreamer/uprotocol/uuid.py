@@ -124,7 +124,7 @@ class UuidSource:
         self._stamp = times_ms[-1] << _COUNTER_BITS | (first + count - 1) & 0xFFF
         return msbs, self._random_lsbs(count)
 
-    # Fast path of UuidSource.next (oracle); compared by
+    # Fast path of UuidSource.next, which is its oracle; compared by
     # tests/uprotocol/test_uuid.py::test_ids_in_columns_equal_ids_drawn_one_by_one
     def next_n_columns(self, count: int, time_ms: int = 0) -> "tuple[array[int], array[int]]":
         """As `next_n`, as columns of msb and lsb; with `time_ms` as `next_at`, and those behind it.

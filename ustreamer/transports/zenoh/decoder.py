@@ -149,7 +149,7 @@ def _with_authority_of(sink: UUri | None, by_key: UUri | None) -> UUri | None:
 
 
 # --- fast path --------------------------------------------------------------------------------------------------------
-# Fast path of decode_sample (oracle); compared by
+# Fast path of decode_sample, which is its oracle; compared by
 # tests/transports/zenoh/test_decoder.py::test_any_bytes_decode_to_a_message_or_a_refusal_by_both_paths and
 # tests/transports/zenoh/test_decoder.py::test_a_batch_equals_its_samples_decoded_one_by_one
 #

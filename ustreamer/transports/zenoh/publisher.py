@@ -135,7 +135,7 @@ class ZenohSender:
             self._put(header, message)
             self.sent += 1
 
-    # Fast path of put_message (oracle); compared by
+    # Fast path of put_message, which is its oracle; compared by
     # tests/transports/zenoh/test_publisher.py::test_a_batch_is_put_and_stored_like_single_messages and, for several
     # routes, tests/transports/zenoh/test_publisher.py::test_a_list_is_put_in_order_and_stored
     def put_batch(self, messages: Iterable[UMessage]) -> int:
@@ -183,7 +183,7 @@ class ZenohSender:
             self._remember(origins, self._monotonic_ns(), heads, payloads)
             return len(heads)
 
-    # Fast path of put_message (oracle); compared by
+    # Fast path of put_message, which is its oracle; compared by
     # tests/transports/zenoh/test_publisher.py::test_a_batch_is_put_and_stored_like_single_messages
     def _put_column_batch(self, batch: MessageBatch) -> int:
         """Equal to `put_batch` for equal attributes. Between two puts only the link and the clock are checked.

@@ -199,7 +199,7 @@ class ZenohSubscription:
                 return sample
         return samples.recv()
 
-    # Fast path of _decode (oracle); compared by
+    # Fast path of _decode, which is its oracle; compared by
     # tests/transports/zenoh/test_subscriber.py::test_all_received_samples_are_delivered_wherever_the_channel_ends
     def _decode_batch(self, samples: Sequence[zenoh.Sample]) -> MessageBatch | None:
         """Decode samples of one key as columns; None if the samples must be decoded one by one.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sends many events to one receiver in one system call: the kernel splits it into datagrams (UDP_SEGMENT, Linux 4.18).
 
-Fast path of `Outbound.event_transmitter` (oracle), one `sendto` per event; compared in
+Fast path of `Outbound.event_transmitter`, which is its oracle: one `sendto` per event. Compared in
 tests/transports/someip/endpoint/test_outbound.py. Column batches have a path of their own,
 `transmit_column_batch`; compared with the messages of the batch, byte for byte, in
 tests/transports/someip/io/test_gso_sender.py.
