@@ -57,8 +57,8 @@ def test_the_counter_of_sent_messages_never_decreases(make_bench: MakeBench) -> 
     sent: list[int] = []
     append = bench.sender._append
 
-    def noting(*put: Any) -> None:
-        append(*put)
+    def noting(*put: Any, **named: Any) -> None:
+        append(*put, **named)
         sent.append(bench.sender.sent)
 
     bench.sender._append = noting
