@@ -45,7 +45,6 @@ import socket
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
 from typing import Final
@@ -203,14 +202,19 @@ class LinkMonitor:
                 for on_tick in (lambda: self._tick(self._monotonic_ns()), *self._ticks):
                     self._run_contained(on_tick)
 
-    def _run_contained(self, call: Callable[[], None], event: str = "zenoh.link_monitor_failed") -> None:
-        """Call `call`: what it raises ends neither the thread nor `start`, and is logged once per type."""
+    def _run_contained(self, call: Callable[[], None]) -> None:
+        """Call `call`: what it raises does not end the thread."""
         try:
             call()
         except FOREIGN_ERRORS as error:
-            if (event, type(error)) not in self._reported:
-                self._reported.add((event, type(error)))
-                log.exception(event, extra={"endpoint": self._context.name})
+            if self._is_first("task", error):
+                log.exception("zenoh.link_monitor_failed", extra={"endpoint": self._context.name})
+
+    def _is_first(self, part: str, error: BaseException) -> bool:
+        """Whether it is the first error of its type in this part: each type is logged once."""
+        known = (part, type(error)) in self._reported
+        self._reported.add((part, type(error)))
+        return not known
 
     def _apply_event(self, event: zenoh.TransportEvent, now_ns: int) -> bool:
         """Apply a transport event; True if watchers must be notified: a node connected, or the last one is lost."""
@@ -285,7 +289,11 @@ class LinkMonitor:
 
     def _notify_watchers(self) -> None:
         for on_change in self._watchers:
-            self._run_contained(partial(on_change, self.up), "zenoh.link_watcher_failed")
+            try:
+                on_change(self.up)
+            except FOREIGN_ERRORS as error:  # must stop neither the thread nor `start`
+                if self._is_first("watcher", error):
+                    log.exception("zenoh.link_watcher_failed", extra={"endpoint": self._context.name})
 
     def suspicion(self) -> str:
         """See `EndpointTransport.link_suspicion`: the first suspect node. From any thread."""
