@@ -397,7 +397,7 @@ class Delivery:
             except FOREIGN_ERRORS as error:  # foreign code; does not affect delivery
                 self._owner.on_tap_error(tap, error)
 
-    # Fast path of Delivery.settle (oracle); compared by
+    # Fast path of Delivery.settle, which is its oracle; compared by
     # tests/core/delivery/test_plugin_errors.py::test_settling_a_batch_equals_settling_each_message
     def settle_delivered(self, ledger: Ledger, messages: Sequence[UMessage], times_ns: Sequence[int]) -> None:
         """Equal to `settle` of each message as DELIVERED at the first attempt, at its arrival time."""
@@ -426,7 +426,7 @@ class Delivery:
         return f"<Delivery {what} {self.ingress} -> {self.endpoint}{recipient} period_ns={self.period_ns}>"
 
 
-# Fast path of Delivery.settle (oracle); compared by tests/core/delivery/test_outgoing_batch.py::
+# Fast path of Delivery.settle, which is its oracle; compared by tests/core/delivery/test_outgoing_batch.py::
 # test_settling_messages_with_their_deliveries_equals_settling_each
 def settle_delivered(
     deliveries: Sequence[Delivery], ledger: Ledger, messages: Sequence[UMessage], times_ns: Sequence[int]

@@ -107,7 +107,7 @@ class Expiry:
         # Most messages are not expired, and then neither an observation nor the clock steps are needed.
         return self._wall_ms() > created_ms + ttl and self._remaining_ms(created_ms, ttl) < 0
 
-    # Fast path of is_expired per message (oracle); compared by
+    # Fast path of is_expired per message, which is its oracle; compared by
     # tests/core/delivery/test_expiry.py::test_unexpired_equals_is_expired_per_message
     def unexpired(self, messages: Iterable[UMessage]) -> Iterable[UMessage]:
         """Yield messages up to the first expired one, each checked on demand; 0.3 us cheaper than `is_expired`.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ustreamer.core.delivery.delivery import Delivery
 
 
-# Fast path of Delivery.offer (oracle); compared by
+# Fast path of Delivery.offer, which is its oracle; compared by
 # tests/core/dispatch/test_batches.py::test_a_batch_has_the_results_of_its_single_messages
 class OutgoingBatch:
     """Messages that passed their filters, each with its delivery and its time (monotonic ns).

@@ -134,7 +134,7 @@ class Ingress:
 
     __call__ = dispatch
 
-    # Fast path of dispatch (oracle); compared by
+    # Fast path of dispatch, which is its oracle; compared by
     # tests/core/dispatch/test_batches.py::test_a_batch_has_the_results_of_its_single_messages
     def on_batch(self, messages: Sequence[UMessage]) -> None:
         """As `dispatch` of each message; the order of messages to one target is the same.
@@ -197,7 +197,7 @@ class Ingress:
                 for outgoing in batches:
                     outgoing.flush(ageing=ageing)
 
-    # Fast path of dispatch (oracle); compared by
+    # Fast path of dispatch, which is its oracle; compared by
     # tests/core/dispatch/test_batches.py::test_a_batch_has_the_results_of_its_single_messages
     def _dispatch_column_batch(self, batch: MessageBatch, version: int | None) -> bool:
         """Dispatch a batch as a whole; False, without any effect, if each message needs its own decision.

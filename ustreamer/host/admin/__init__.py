@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Status and operations of a running streamer, for commands and for uProtocol clients.
 
-In flow admin requests from `<state_dir>/admin.sock`, and requests to the uEntity `//<authority>/4/1`. Out flow
+In: admin requests from `<state_dir>/admin.sock`, and requests to the uEntity `//<authority>/4/1`. Out:
 statistics, routes, tap lines and results of operations.
 
 The admin socket serves the local command line. `UStreamerService` serves uProtocol clients. Both read the streamer

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tap readers: the verdicts of a running streamer, one by one, for `ustreamer tap`.
 
-In flow verdicts of the dispatcher, as notes with only the fields to show. Out flow lines, which the reader's own
+In: verdicts of the dispatcher, as notes with only the fields to show. Out: lines, which the reader's own
 thread builds from the notes. A slow reader loses notes and gets their number.
 """
 

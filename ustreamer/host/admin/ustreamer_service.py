@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """core.ustreamer, the streamer's own uEntity: `//<authority>/4/1`.
 
-In flow requests for the four methods of proto/uprotocol/core/ustreamer/v1/ustreamer.proto. Out flow responses; dead
+In: requests for the four methods of proto/uprotocol/core/ustreamer/v1/ustreamer.proto. Out: responses; dead
 letters are published by `ustreamer.core.egress.dead_letter`.
 
 Every client with a route to the uEntity may call it. A client can stop and start the dispatch to itself only.

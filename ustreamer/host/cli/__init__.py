@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line `ustreamer`: one module per group of commands.
 
-In flow arguments, configuration files and responses of the admin socket. Out flow text or JSON on stdout, problems on
+In: arguments, configuration files and responses of the admin socket. Out: text or JSON on stdout, problems on
 stderr, and an exit code (`main.ExitCode`).
 
 `run` starts a streamer in this process. `check`, `explain` and `import` read files only. `reload`, `routes`, `top`,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ustreamer explain`: shows the routing decision for a message, made by the router's own code from files alone.
 
-In flow a configuration and the subscriptions on disk; a streamer may run with them at the same time. Out flow the
+In: a configuration and the subscriptions on disk; a streamer may run with them at the same time. Out: the
 steps of the decision. Nothing is changed.
 """
 

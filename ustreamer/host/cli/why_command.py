@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ustreamer why`: why messages of a topic, to a method or for a subscriber do not flow.
 
-In flow an address and a configuration. Out flow a paragraph: what is wrong, since when, what to do. The running
+In: an address and a configuration. Out: a paragraph: what is wrong, since when, what to do. The running
 streamer makes the diagnosis. Without one, the configuration and the files of the streamer are judged alone.
 """
 

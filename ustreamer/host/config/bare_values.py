@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Values without quotes that are not TOML: numbers in another form, and words for true and false.
 
-In flow a key and a word. Out flows its TOML, or advice. Imported for a file with a syntax error only.
+In: a key and a word. Out: its TOML, or advice. Imported for a file with a syntax error only.
 """
 
 import re

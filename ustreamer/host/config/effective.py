@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The configuration in force: every key with its value, and where the value comes from.
 
-In flow a document and its checked configuration. Out flow settings: those of the file, and the defaults of all other
+In: a document and its checked configuration. Out: settings: those of the file, and the defaults of all other
 keys. Passwords and keys of users are not shown.
 """
 

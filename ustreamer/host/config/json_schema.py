@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The JSON Schema of a configuration file, for completion and checks in editors.
 
-In flow the transport kinds and the Config classes of plugins. Out flows a schema (draft 2020-12). It is weaker than
+In: the transport kinds and the Config classes of plugins. Out: a schema (draft 2020-12). It is weaker than
 `ustreamer check`: it has keys, types, ranges and choices, and no rule about several keys.
 """
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Warnings: settings of a valid configuration that are probably mistakes.
 
-In flow a document and its checked configuration. Out flow warnings in the form of problems, each with its line and advice.
+In: a document and its checked configuration. Out: warnings in the form of problems, each with its line and advice.
 Each transport and each plugin judges its own section (`EndpointConfig.warnings`, `ustreamer.hooks.ReviewedConfig`). This
 module adds what only the whole file shows: authorities behind no endpoint, limits of egress queues, and empty sections.
 """

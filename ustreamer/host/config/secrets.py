@@ -4,7 +4,7 @@
     secret = { env = "DASHBOARD_SECRET" }
     ticket = { file = "/run/credentials/ticket" }
 
-In flow the parsed document. Out flow the document with the text of each secret, before its sections are checked.
+In: the parsed document. Out: the document with the text of each secret, before its sections are checked.
 """
 
 import os

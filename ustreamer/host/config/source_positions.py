@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The position of every key in a TOML text: tomllib knows it while parsing, but does not return it.
 
-In flow a TOML text. Out flow line and column of every table, array, element and value of a text that tomllib accepts.
+In: a TOML text. Out: line and column of every table, array, element and value of a text that tomllib accepts.
 For any other text the positions are meaningless, but no function fails.
 """
 

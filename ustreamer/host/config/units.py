@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Numbers that are written with a unit, such as 30s: the number that the key needs instead.
 
-In flow a key and a text. Out flows the number in the unit that the name of the key ends in (`_ms`, `_bytes`), or None.
+In: a key and a text. Out: the number in the unit that the name of the key ends in (`_ms`, `_bytes`), or None.
 """
 
 import re

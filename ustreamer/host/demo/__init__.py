@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ustreamer demo`: a small vehicle on real sockets and real Zenoh sessions, with a streamer in the middle.
 
-In flow a duration and the options of the command line. Out flow a live table, a final report (text or JSON), and
+In: a duration and the options of the command line. Out: a live table, a final report (text or JSON), and
 optionally recordings and a web page of live values.
 
 A simulated ECU (chassis.py) sends SOME/IP events over UDP and serves a climate method. Applications (apps.py)

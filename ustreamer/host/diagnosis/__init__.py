@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Diagnosis: why messages of a topic, to a method or for a subscriber do not flow (`ustreamer why`).
 
-In flow an `Evidence`: all that a streamer knows about one address, as values. Out flow findings, the cause first: each
+In: an `Evidence`: all that a streamer knows about one address, as values. Out: findings, the cause first: each
 has a sentence, the time since when it holds, and what to do. Everything here is pure.
 
     evidence.py    the values that a diagnosis reads; `ustreamer.host.runtime.evidence` collects them

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The egress queue of an endpoint, the thread that sends from it, and its copy on disk.
 
-Each endpoint has one `EndpointQueue`. In flow messages that the dispatcher has routed and filtered, each with its
-delivery. Out flow calls of the transport's transmitters, verdicts for the ledger, and undelivered messages for dead
+Each endpoint has one `EndpointQueue`. In: messages that the dispatcher has routed and filtered, each with its
+delivery. Out: calls of the transport's transmitters, verdicts for the ledger, and undelivered messages for dead
 letters and error responses.
 
 A message is sent on the caller's thread while nothing waits and the transport has room. All other messages wait in the

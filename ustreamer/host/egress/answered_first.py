@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The listener of a durable endpoint. In flow received messages; they go on to the ingress.
+"""The listener of a durable endpoint. In: received messages; they go on to the ingress.
 
 The record of a Request leaves the spool some ms after its send. A kill in between sends the Request again. So a
 Response is dispatched only after the record of its Request has left the disk: no answered Request is repeated.

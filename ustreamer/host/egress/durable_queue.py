@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The egress queue of a durable endpoint: waiting messages are on disk and survive a kill or a power cut.
 
-In flow messages as for `EndpointQueue`. Out flow the same sends, and records for the spool.
+In: messages as for `EndpointQueue`. Out: the same sends, and records for the spool.
 
 A message that is sent at once never touches the disk. A message that still waits after `LINGER_S` is written by the
 writer thread, in batches. Its record is deleted some ms after the delivery has ended (`delete_buffer`), whatever the

@@ -180,7 +180,7 @@ class EndpointQueue(SendWorker):
         if self._closed_status is not None:
             self._abandon_rest(self._closed_status)
 
-    # Fast path of offer (oracle); compared by tests/host/egress/test_endpoint_queue_batches.py::
+    # Fast path of offer, which is its oracle; compared by tests/host/egress/test_endpoint_queue_batches.py::
     # test_a_batch_is_sent_queued_and_counted_as_its_messages
     def offer_batch(
         self,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Importers: they convert configurations of other programs to a configuration of the streamer.
 
-In flow a file: the JSON of a vsomeip host, or the CONFIG.json5 of Eclipse's up-streamer. Out flow TOML text that
+In: a file: the JSON of a vsomeip host, or the CONFIG.json5 of Eclipse's up-streamer. Out: TOML text that
 `ustreamer check` accepts, and one line for every setting that could not be converted, with its place and the reason.
 
 Importers read one file and write nothing. `cli/import_command.py` prints both outputs.

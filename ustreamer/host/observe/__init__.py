@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Metrics and health of a running streamer over HTTP, for Prometheus and for supervisors (`[observe]`).
 
-In flow the numbers that the streamer counts anyway (snapshot.py), and GET requests. Out flow `/metrics` in OpenMetrics
+In: the numbers that the streamer counts anyway (snapshot.py), and GET requests. Out: `/metrics` in OpenMetrics
 text, `/healthz` and `/readyz` in JSON.
 
 Only latency.py, which is off by default, counts messages, and no request takes a lock of the message path. Read snapshot.py first (what is read),

@@ -16,7 +16,7 @@ class Labels(dict[str, str]):
         return _label_text(self)
 
 
-# Fast path of prometheus_client.openmetrics.exposition.generate_latest (oracle); compared by
+# Fast path of prometheus_client.openmetrics.exposition.generate_latest, which is its oracle; compared by
 # tests/host/observe/test_metrics.py::test_the_text_means_what_that_of_the_library_means
 def openmetrics_text(families: Iterable[Metric]) -> bytes:
     """The text of families without units, timestamps, exemplars and native histograms.

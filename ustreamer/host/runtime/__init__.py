@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The process: it builds the streamer from its configuration, starts, reloads, drains and stops it.
 
-In flow a configuration file, signals (SIGTERM, SIGINT, SIGHUP) and admin requests. Out flow a running `Streamer`, log
+In: a configuration file, signals (SIGTERM, SIGINT, SIGHUP) and admin requests. Out: a running `Streamer`, log
 events, and the number of unsent messages at the end.
 
 `Streamer` is the composition root: only streamer.py connects endpoints, queues, services, plugins and the dispatcher.

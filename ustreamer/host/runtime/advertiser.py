@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Passes changed topic advertisements to the transports.
 
-In flow changes from the route cache, through `TopicAdvertisements`. Out flow calls of `advertise_topics`, which
+In: changes from the route cache, through `TopicAdvertisements`. Out: calls of `advertise_topics`, which
 announce the topics to peers.
 
 `SubscribedTopics` makes routes advertise before the first message: in flow subscriptions, out flow topics to share.

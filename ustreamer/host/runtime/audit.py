@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The audit log: who subscribed, was denied, reset, redrove or reloaded. JSON lines, appended and never changed.
 
-In flow denials, changes of subscriptions, and the log events in `AUDITED`. Out flow lines in a
+In: denials, changes of subscriptions, and the log events in `AUDITED`. Out: lines in a
 file for the streamer's user only. A file above `MAX_BYTES` is renamed; `FILES` earlier ones are kept. One subject, such
 as a source, has a burst of `BURST` lines and then one per second; the next line has the number of those left out.
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operations that admin requests and SIGHUP perform on a running streamer.
 
-In flow `AdminRequest` values. Out flow results for the admin socket, and UStatusError for failures.
+In: `AdminRequest` values. Out: results for the admin socket, and UStatusError for failures.
 """
 
 import logging

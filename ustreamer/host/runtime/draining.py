@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The last sends of a streamer whose ingress is closed, and the dead letters of the rest.
 
-In flow the endpoint queues and a deadline. Out flow the number of messages that were not sent in time, and of those
+In: the endpoint queues and a deadline. Out: the number of messages that were not sent in time, and of those
 that were sent but may not have arrived.
 """
 

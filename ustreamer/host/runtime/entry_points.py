@@ -38,7 +38,7 @@ class PathEntryPoint(NamedTuple):
         return module, attribute
 
 
-# Fast path of importlib.metadata.entry_points (oracle); compared by
+# Fast path of importlib.metadata.entry_points, which is its oracle; compared by
 # tests/host/runtime/test_entry_points.py::test_the_entry_points_are_those_of_importlib
 def path_entry_points(group: str) -> Iterator[PathEntryPoint]:
     """The entry points of `group`. Of two distributions with one name, the first on the path counts."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sends the values of fields to new subscribers (docs/decisions/0032-fields.md).
 
-In flow Subscribes. Out flow the values that the endpoint of the topic has kept, to each subscriber. A restarted
+In: Subscribes. Out: the values that the endpoint of the topic has kept, to each subscriber. A restarted
 subscriber subscribes again.
 """
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compares two configurations and decides if a running streamer can change from one to the other.
 
-In flow two checked configurations. Out flow changed keys, and keys that need a restart. Nothing here acts.
+In: two checked configurations. Out: changed keys, and keys that need a restart. Nothing here acts.
 
 A reload may change authorities of endpoints, egress limits, access rules, plugin sections that the plugins accept, and
 keys that a transport accepts: the services of a SOME/IP network.

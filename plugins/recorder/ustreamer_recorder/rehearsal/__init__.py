@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ustreamer test NEW.toml --recording DIR`: what another configuration would have decided about a recorded run.
 
-In flow the rows and subscription changes of one run, and a configuration file. Out flow the deliveries that change.
+In: the rows and subscription changes of one run, and a configuration file. Out: the deliveries that change.
 
     recorded_traffic.py the rows as messages, in order of arrival
     subscriptions.py   the recorded subscriptions, as a directory for the router
