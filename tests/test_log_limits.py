@@ -68,6 +68,7 @@ BOUNDED = {
         "observe.not_notified",
         "recorder.row_not_encodable",
         "someip.listener_failed",
+        "wamp.listener_failed",
         "someip.oversized",
         "someip.refused",
         "someip.segments_abandoned",

@@ -10,25 +10,28 @@ too slow for all messages, events are dropped here and not in the streamer's que
 dashboards delays or fills anything else, and each session gets the number of its dropped events.
 """
 
+import logging
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from threading import Lock
-from typing import ClassVar, Final, NamedTuple, Protocol
+from typing import ClassVar, Final, Protocol
 
 from ustreamer.core.delivery.ports import SendOne
+from ustreamer.core.routing.listener_table import ListenerTable
 from ustreamer.core.routing.subscriptions import SubscriptionDirectory
 from ustreamer.transport_port import EndpointContext, EndpointTransport, SubscriberEnded
-from ustreamer.uprotocol.uattributes import UAttributes, UMessageType
+from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.utransport import Listener
-from ustreamer.uprotocol.uuri import UUri, check_filters
+from ustreamer.uprotocol.uuri import UUri
 from ustreamer_wamp.config import Place, WampConfig
 from ustreamer_wamp.endpoint import WampEndpoint
 from ustreamer_wamp.vehicle.batch import VehicleBatch, VehicleEvent
 from ustreamer_wamp.vehicle.patterns import PatternDirectory
 
-MAX_LISTENERS: Final = 256
+log = logging.getLogger("ustreamer.wamp")
+
 MAX_INBOX: Final = 65_536
 """Messages queued at most, and events of all sessions; a further one drops the oldest event."""
 MAX_ADDRESSED: Final = 4_096
@@ -37,19 +40,6 @@ CONFLATED_EVENTS: Final = 32_768
 """Queued messages for each session, a second of work: from here on the latest event of a topic is kept for each rate."""
 MAX_BATCH: Final = 2_048
 """Queued messages for each session that the sessions take at once; they serve clients in between."""
-
-
-class _Registration(NamedTuple):
-    source: UUri
-    sink: UUri | None
-    listener: Listener
-
-    def matches(self, attributes: UAttributes) -> bool:
-        if (attributes.type is UMessageType.PUBLISH) is not (self.sink is None):
-            return False
-        if not self.source.matches(attributes.source):
-            return False
-        return self.sink is None or (attributes.sink is not None and self.sink.matches(attributes.sink))
 
 
 class SessionsPort(Protocol):
@@ -109,9 +99,9 @@ class WampTransport(EndpointTransport):
     def __init__(self, config: WampEndpoint, context: EndpointContext) -> None:
         (self.authority,) = config.authorities
         self._context = context
-        self._registrations: tuple[_Registration, ...] = ()
-        self._registrations_lock = Lock()
+        self._listeners = ListenerTable(self, context.authority, self._on_listener_error)
         self._receiving = False
+        self._dispatching = True
         self._inbox: deque[VehicleEvent] = deque()
         self._drain_scheduled = False
         self._conflates = config.section.outbox.policy == "conflate"
@@ -174,7 +164,7 @@ class WampTransport(EndpointTransport):
     def close(self) -> None:
         self._receiving = False
         # The next start unsubscribes the sessions that end now: uSubscription has stopped.
-        self._registrations = ()
+        self._dispatching = False
         self.sessions.close()
 
     # --- from the vehicle -----------------------------------------------------------------------------------
@@ -278,32 +268,24 @@ class WampTransport(EndpointTransport):
     # --- into the vehicle -----------------------------------------------------------------------------------
 
     def dispatch(self, message: UMessage) -> bool:
-        """Dispatch a message, as if it had been received from a network."""
+        """Dispatch a message, as if it had been received from a network. An exception of a listener is counted."""
         if not self._receiving and message.attributes.type is UMessageType.PUBLISH:
             self.counts["refused_stopping"] += 1
             return True
-        for each in self._registrations:
-            if each.matches(message.attributes):
-                each.listener(message)
-                break
+        if self._dispatching:
+            self._listeners.deliver(message)
         return True
 
+    def _on_listener_error(self, error: Exception, message: UMessage) -> None:
+        """Log the first error of its type."""
+        extra = {"endpoint": self._context.name, "message_id": str(message.id)}
+        log.error("wamp.listener_failed", exc_info=error, extra=extra)
+
     def register_listener(self, source_filter: UUri, sink_filter: UUri | None, listener: Listener) -> None:
-        check_filters(source_filter, sink_filter)
-        registration = _Registration(source_filter, sink_filter, listener)
-        with self._registrations_lock:
-            if registration in self._registrations:
-                return
-            if len(self._registrations) >= MAX_LISTENERS:
-                raise UStatusError(UCode.RESOURCE_EXHAUSTED, f"{MAX_LISTENERS} listeners are the limit")
-            self._registrations = (*self._registrations, registration)
+        self._listeners.register(source_filter, sink_filter, listener)
 
     def unregister_listener(self, source_filter: UUri, sink_filter: UUri | None, listener: Listener) -> None:
-        registration = _Registration(source_filter, sink_filter, listener)
-        with self._registrations_lock:
-            if registration not in self._registrations:
-                raise UStatusError(UCode.NOT_FOUND, f"no such listener for {source_filter}, {sink_filter}")
-            self._registrations = tuple(each for each in self._registrations if each != registration)
+        self._listeners.unregister(source_filter, sink_filter, listener)
 
     # --- patterns -------------------------------------------------------------------------------------------
 
@@ -334,6 +316,7 @@ class WampTransport(EndpointTransport):
         """Counters, and the numbers of sessions, subscriptions and queued messages."""
         counts = Counter(self.counts)
         counts.update(self.sessions.statistics())
+        counts["listener_errors"] += self._listeners.listener_errors
         return {**_COUNTED, **counts, "inbox_messages": len(self._inbox)}
 
 
@@ -347,6 +330,7 @@ _COUNTED: Final = dict.fromkeys(
         "events_no_subscriber",
         "evicted",
         "input_pauses",
+        "listener_errors",
         "message_timeouts",
         "pattern_topics_now",
         "pattern_topics_waiting",

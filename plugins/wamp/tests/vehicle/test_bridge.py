@@ -227,7 +227,7 @@ def test_an_event_for_a_rate_that_has_just_ended_has_no_subscriber_in_the_ledger
     car.publish(SPEED, b"both")
     assert [peer.receive()[4] for peer in (staying, leaving)] == [[b"both"]] * 2
     before = car.streamer.ledger()
-    car.wamp._registrations = ()  # so that uSubscription does not receive the end
+    car.wamp._dispatching = False  # so that uSubscription does not receive the end
     leaving.socket.close()
     wait_until(partial(counted, car, "rates_now", 1))
     for number in range(5):
@@ -247,7 +247,7 @@ def test_sessions_of_a_killed_process_are_removed_at_the_next_start(
     assert len(car.subscriptions()) == 1
     # As a kill does: the sessions end without a message to uSubscription.
     car.wamp._receiving = False
-    car.wamp._registrations = ()
+    car.wamp._dispatching = False
     car.stop()
     again = make_car()
     wait_until(partial(counted, again, "stale_subscriptions_removed", 1))

@@ -59,9 +59,29 @@ def test_messages_patterns_and_values_cross_the_border(car: Car) -> None:
     assert other.receive()[4] == [[1, "ä"]]
     received_messages: list[UMessage] = []
     car.wamp.register_listener(UUri("wamp.hpc", 0x4711, 1, 0x8000), None, received_messages.append)
-    car.wamp._registrations = car.wamp._registrations[::-1]  # this listener first
     assert driver.request(16, 1, {"acknowledge": True}, MINE, [b"\x01"])[0] == 17
     assert wait_until(lambda: received_messages)[0].payload == b"\x01"
+
+
+@pytest.mark.parametrize("make_car", ["thread", "process"], indirect=True)
+def test_a_listener_that_raises_is_counted_and_affects_no_other(
+    car: Car, caplog: pytest.LogCaptureFixture
+) -> None:
+    received_messages: list[bytes] = []
+
+    def fail(message: UMessage) -> None:
+        raise KeyError("a defect")
+
+    driver = car.peer().join_publisher("driver")
+    for listener in (fail, lambda message: received_messages.append(message.payload)):
+        for source in (UUri("wamp.hpc", 0x4711, 1, 0x8000), UUri("wamp.hpc", 0x4711, 1, 0xFFFF)):
+            car.wamp.register_listener(source, None, listener)
+    for payload in (b"\x01", b"\x02"):
+        assert driver.request(16, 1, {"acknowledge": True}, MINE, [payload])[0] == 17
+    wait_until(lambda: received_messages == [b"\x01", b"\x02"])
+    wait_until(partial(counted, car, "listener_errors", 2))
+    assert caplog.messages.count("wamp.listener_failed") == 1
+    car.peer().join()
 
 
 @in_process
