@@ -11,6 +11,7 @@ from ustreamer_wamp.process import frames
 from ustreamer_wamp.process.feed import Feed
 from ustreamer_wamp.vehicle.batch import VehicleBatch, VehicleEvent, rate_entity
 
+from tests.waiting import wait_until
 from ustreamer.core.base.decoder import Decoder
 from ustreamer.uprotocol.umessage import publish
 from ustreamer.uprotocol.uuid import UUID
@@ -161,6 +162,23 @@ def test_the_next_process_does_not_get_the_rest_of_a_frame(rig: FeedRig) -> None
     rig.start_thread()
     rig.publish(TOPIC, b"next")
     assert rig.receive()[2] == b"next"
+
+
+def test_a_control_frame_that_comes_without_a_process_is_for_the_next_one(rig: FeedRig) -> None:
+    """The next process has its first configuration already, and does not read from the feed yet."""
+    rig.feed.send_control(frames.ChangeUsers(b"for the first process"))
+    rig.feed.detach()
+    rig.theirs.close()
+    rig.feed.send_control(frames.ChangeUsers(b"for the second process"))
+    rig.start_thread()
+    rig.publish(TOPIC, b"lost")
+    wait_until(lambda: rig.counts["events_no_subscriber"] == 1)
+    rig.attach()
+    rig.publish(TOPIC, b"next")
+    rig._reader = frames.reader_in_child()
+    while (frame := rig._reader.next_frame()) is None:
+        rig._reader.feed(rig.theirs.recv(65_536))
+    assert frame == frames.ChangeUsers(b"for the second process")
 
 
 def test_events_after_the_end_of_a_process_are_counted(rig: FeedRig) -> None:

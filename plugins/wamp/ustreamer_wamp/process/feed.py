@@ -84,6 +84,7 @@ class Feed:
             connected, self._socket = self._socket, None
             if connected is not None:
                 connected.close()
+            self._control_frames.clear()  # the next child gets the users and the topics at its start
             if self._unwritten is not None:  # the next child must not get the rest of a frame
                 self._count_lost(self._unwritten[0])
                 self._unwritten = None
@@ -95,7 +96,7 @@ class Feed:
         return len(self._control_frames)
 
     def send_control(self, frame: frames.ToSessions) -> None:
-        """Write a frame before further messages."""
+        """Write a frame before further messages. Without a child it waits for the next one."""
         self._control_frames.append(frame)
         self._has_work.set()
 
@@ -162,7 +163,6 @@ class Feed:
         """Write a batch, or the rest of one. Waits for the child."""
         connected = self._socket
         if connected is None:  # its sessions are gone
-            self._control_frames.clear()  # the next child gets the topics at its start
             self._count_lost(batch)
             return
         try:
