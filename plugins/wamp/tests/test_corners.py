@@ -197,6 +197,15 @@ def test_no_more_responses_wait_for_the_loop_than_the_bound(
         car.wamp._enqueue(ENTITY, car.publish(SPEED, b"x"))
 
 
+def test_closed_sessions_refuse_each_message(car: "Car") -> None:
+    message = car.publish(SPEED, b"x")
+    car.wamp.close()
+    for _ in range(3):
+        with pytest.raises(UStatusError, match="wamp: closed"):
+            car.wamp._enqueue(ENTITY, message)
+    assert car.wamp.statistics()["inbox_messages"] == 0
+
+
 def test_publications_of_clients_are_ignored_once_the_streamer_stops(car: "Car") -> None:
     received_messages: list[object] = []
     monitor = UUri("wamp.hpc", 0x4711, 1, 0x8000)

@@ -13,6 +13,7 @@ dashboards delays or fills anything else, and each session gets the number of it
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from contextlib import suppress
 from threading import Lock
 from typing import ClassVar, Final, Protocol
 
@@ -166,6 +167,7 @@ class WampTransport(EndpointTransport):
         # The next start unsubscribes the sessions that end now: uSubscription has stopped.
         self._dispatching = False
         self.sessions.close()
+        self._drain_scheduled = False  # a drain that was scheduled too late does not run
 
     # --- from the vehicle -----------------------------------------------------------------------------------
 
@@ -196,10 +198,14 @@ class WampTransport(EndpointTransport):
     def _enqueue(self, entity: UUri, message: UMessage) -> None:
         if len(self._inbox) >= MAX_INBOX:
             self._drop_oldest()
-        self._inbox.append((entity, message, None))
+        event = (entity, message, None)
+        self._inbox.append(event)
         if not self._drain_scheduled:
             self._drain_scheduled = True
             if not self.sessions.wake():
+                self._drain_scheduled = False  # else the next message would seem to be delivered
+                with suppress(ValueError):
+                    self._inbox.remove(event)
                 raise UStatusError(UCode.UNAVAILABLE, f"{self._context.name}: closed")
 
     def _drop_oldest(self) -> None:
