@@ -50,6 +50,7 @@ LIMITED = {
     "wamp.process_not_started",
     "wamp.process_stalled",
     "wamp.session_revoked",
+    "wamp.tick_failed",
     "zenoh.link_closed_stalled",
     "zenoh.link_closed_unread",
     "zenoh.link_down",

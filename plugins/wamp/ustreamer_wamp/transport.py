@@ -356,6 +356,7 @@ _COUNTED: Final = dict.fromkeys(
         "sessions_revoked",
         "sessions_now",
         "subscriptions_now",
+        "tick_errors",
         "unfinished_bytes",
     ),
     0,

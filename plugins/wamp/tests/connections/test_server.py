@@ -477,6 +477,20 @@ def test_a_socket_that_was_left_behind_is_no_obstacle(start: Start, tmp_path: Pa
     assert path.read_text() == "precious"
 
 
+def test_a_check_of_deadlines_that_raises_stops_no_other(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    router = start(hello_timeout_s=1)
+    first = Peer(router.server.urls[0]).join()
+
+    def fail(now_ns: int) -> None:
+        raise KeyError("a defect")
+
+    (broken,) = router.server._connections
+    monkeypatch.setattr(broken, "tick", fail)
+    assert Peer(router.server.urls[0]).receive()[0] == 3, "ABORT at the deadline of its login"
+    assert router.counts["tick_errors"] > 1
+    assert first.request(32, 1, {}, "com.a")[0] == 33
+
+
 # --- TLS ----------------------------------------------------------------------------------------------------
 
 

@@ -298,13 +298,16 @@ class WampServer:
             self._all_closed.set()
 
     def _tick(self) -> None:
-        now_ns = self._monotonic_ns()
-        for connection in list(self._connections):
-            connection.tick(now_ns)
-        self._on_tick(now_ns)
-        if self._tls is not None:
-            self._tls.reload_if_changed(now_ns)
+        """Check all deadlines. A part that raises stops neither the other parts nor the next tick."""
         self._loop.call_later(_TICK_S, self._tick)
+        now_ns = self._monotonic_ns()
+        reload = () if self._tls is None else (self._tls.reload_if_changed,)
+        for tick in (*(each.tick for each in self._connections), self._on_tick, *reload):
+            try:
+                tick(now_ns)
+            except Exception:  # a defect of one connection must not keep the others open for ever
+                self._counts["tick_errors"] += 1
+                log.exception("wamp.tick_failed", extra=limited())
 
     @property
     def connection_count(self) -> int:
