@@ -494,8 +494,9 @@ def test_a_check_of_deadlines_that_raises_stops_no_other(start: Start, monkeypat
 # --- TLS ----------------------------------------------------------------------------------------------------
 
 
-def write_certificate(directory: Path, name: str) -> dict[str, str]:
-    """A self-signed certificate and its key, as files."""
+def write_certificate(directory: Path, name: str, password: bytes = b"") -> dict[str, str]:
+    """A self-signed certificate and its key, as files. The key is encrypted if there is a password."""
+    directory.mkdir(exist_ok=True)
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = dt.datetime.now(dt.UTC)
@@ -513,10 +514,11 @@ def write_certificate(directory: Path, name: str) -> dict[str, str]:
         .sign(key, hashes.SHA256())
     )
     (directory / "new.crt").write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    encryption: serialization.KeySerializationEncryption = (
+        serialization.BestAvailableEncryption(password) if password else serialization.NoEncryption()
+    )
     (directory / "new.key").write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
     )
     for suffix in ("crt", "key"):
         (directory / f"new.{suffix}").rename(directory / f"wamp.{suffix}")
@@ -550,6 +552,32 @@ def test_certificates_that_cannot_be_read_are_named(start: Start, tmp_path: Path
     missing = {"certificate": str(tmp_path / "none.crt"), "key": str(tmp_path / "none.key")}
     with pytest.raises(UStatusError, match="none.crt"):
         start("wss://127.0.0.1:0/ws", tls=missing)
+
+
+def test_an_encrypted_key_is_named_and_nobody_is_asked_for_its_password(start: Start, tmp_path: Path) -> None:
+    with pytest.raises(UStatusError, match=r"wamp\.key: the key is encrypted"):
+        start("wss://127.0.0.1:0/ws", tls=write_certificate(tmp_path, "car", b"secret"))
+
+
+def test_certificates_of_clients_are_those_of_the_last_client_ca(start: Start, tmp_path: Path) -> None:
+    server, old, new = (write_certificate(tmp_path / name, name) for name in ("server", "old", "new"))
+    client_ca = tmp_path / "client_ca.crt"
+    client_ca.write_bytes(Path(old["certificate"]).read_bytes())
+    router = start("wss://127.0.0.1:0/ws", tls={**server, "client_ca": str(client_ca)})
+
+    def is_accepted(client: dict[str, str]) -> bool:
+        context = ssl.create_default_context(cafile=server["certificate"])
+        context.load_cert_chain(client["certificate"], client["key"])
+        try:
+            TlsPeer(router.server.urls[0], context)
+        except (ssl.SSLError, OSError, EOFError, WebSocketException):
+            return False
+        return True
+
+    assert (is_accepted(old), is_accepted(new)) == (True, False)
+    client_ca.write_bytes(Path(new["certificate"]).read_bytes())
+    wait_until(lambda: is_accepted(new))
+    assert not is_accepted(old)
 
 
 def test_local_clients_are_identified() -> None:

@@ -320,30 +320,38 @@ class WampServer:
 
 
 class _Certificates:
-    """A TLS context that reloads replaced files, for later connections."""
+    """A TLS context for later connections. A new one replaces it when a file of `tls` has changed."""
 
     def __init__(self, tls: Tls) -> None:
+        """Raises UStatusError(UNAVAILABLE) that names the files."""
         self._tls = tls
+        self._files = [each for each in (tls.certificate, tls.key, tls.client_ca) if each is not None]
         self._checked_ns = 0
-        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
             self._loaded_stamp = self._stamp()
-            _load_chain(self.context, tls)
-            if tls.client_ca is not None:
-                self.context.load_verify_locations(tls.client_ca)
-                self.context.verify_mode = ssl.CERT_REQUIRED
-        except (OSError, ssl.SSLError) as error:
-            files = ", ".join(str(each) for each in (tls.certificate, tls.key, tls.client_ca) if each)
+            self.context = self._load()
+        except (OSError, ValueError) as error:
+            files = ", ".join(map(str, self._files))
             text = f"TLS certificate and key in {files}: {error}: expected PEM, and a key without password"
             raise UStatusError(UCode.UNAVAILABLE, text) from error
 
     def _stamp(self) -> tuple[tuple[int, int], ...]:
-        found = [path.stat() for path in (self._tls.certificate, self._tls.key)]
+        found = [path.stat() for path in self._files]
         return tuple((each.st_mtime_ns, each.st_ino) for each in found)
 
+    def _load(self) -> ssl.SSLContext:
+        """Read all files. Raises OSError, ValueError for an encrypted key."""
+        tls = self._tls
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.load_cert_chain(tls.certificate, tls.key, password=_no_password)
+        if tls.client_ca is not None:
+            context.load_verify_locations(tls.client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
     def reload_if_changed(self, now_ns: int) -> None:
-        """Reload changed files; invalid ones are logged once, and the old certificate stays."""
+        """Reload changed files; invalid ones are logged, and the old context stays."""
         if now_ns - self._checked_ns < _CERTIFICATE_CHECK_NS:
             return
         self._checked_ns = now_ns
@@ -351,19 +359,17 @@ class _Certificates:
             stamp = self._stamp()
             if stamp == self._loaded_stamp:
                 return
-            # Into a separate context first: a failed load leaves a certificate without its key.
-            _load_chain(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self._tls)
-            _load_chain(self.context, self._tls)
-        except (OSError, ssl.SSLError) as error:
+            self.context = self._load()  # not into the old one: it would keep an authority that was replaced
+        except (OSError, ValueError) as error:
             log.warning("wamp.certificate_not_loaded", extra={"reason": str(error)})
             return
         self._loaded_stamp = stamp
         log.info("wamp.certificate_loaded", extra={"certificate": str(self._tls.certificate)})
 
 
-def _load_chain(context: ssl.SSLContext, tls: Tls) -> None:
-    """Load certificate and key. A key with a password fails: there is no terminal."""
-    context.load_cert_chain(tls.certificate, tls.key, password="")  # no password
+def _no_password() -> str:
+    """Without it OpenSSL asks on the terminal."""
+    raise ValueError("the key is encrypted")
 
 
 def problems(config: WampConfig) -> list[str]:
