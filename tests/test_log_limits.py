@@ -143,6 +143,7 @@ BOUNDED = {
         "streamer.reloaded",
         "wamp.certificate_loaded",
         "wamp.certificate_not_loaded",
+        "wamp.users_not_changed",
     },
 }
 """Events that no remote host can repeat, by the reason."""

@@ -7,6 +7,7 @@ the patterns of sessions (`Vehicle`). Everything runs on the loop's thread of th
 The streamer has the sessions in its own process (`LocalSessions`), or in a child process (`process`).
 """
 
+import logging
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,8 @@ from ustreamer_wamp.vehicle.mapping import Decode
 from ustreamer_wamp.vehicle.pattern_subscriptions import PatternSubscriptions
 from ustreamer_wamp.vehicle.patterns import PatternSink
 from ustreamer_wamp.vehicle.usubscription_client import UsubscriptionClient
+
+log = logging.getLogger("ustreamer.wamp")
 
 MAX_SEEN_TOPICS: Final = 1_024
 """New topics queued for the loop at most; a dropped one is new at its next lookup."""
@@ -93,7 +96,18 @@ class Sessions:
 
     def change_users(self, config: WampConfig) -> None:
         """Take the users of another section soon: PBKDF2 takes up to a second for each changed password."""
-        self._changing_users.submit(self.router.change_users, config)
+        self._changing_users.submit(self._change_users, config)
+
+    def _change_users(self, config: WampConfig) -> None:
+        try:
+            self.router.change_users(config)
+        except Exception:  # nobody waits for the result of this thread
+            log.exception("wamp.users_not_changed")
+
+    def close(self) -> None:
+        """Deliver what waits, and end all sessions. May be repeated."""
+        self._changing_users.shutdown(wait=False, cancel_futures=True)
+        self.router.server.close()
 
     def deliver(self, batch: VehicleBatch) -> None:
         """Deliver messages of the vehicle."""
@@ -128,7 +142,6 @@ class LocalSessions(Sessions):
         self._seen_topics: deque[UUri] = deque()
         self.has_subscriber: Callable[[UUri], bool] = self.bridge.rates.__contains__
         self.stop_accepting = self.router.server.stop_accepting
-        self.close = self.router.server.close
 
     def wake(self) -> bool:
         return self.router.server.run_on_loop(self._drain)

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ustreamer reload` changes the users of a running streamer: real sockets, the sessions in a thread and in a process."""
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from ustreamer_wamp import router
 
 from tests.waiting import wait_until
 from ustreamer.host.runtime import process
@@ -93,6 +95,24 @@ def test_the_other_keys_need_a_restart(car: Car) -> None:
         "plugins.wamp: max_sessions, max_sessions_per_address: needs a restart",
     )
     car.peer().join()  # anonymous clients are still permitted
+
+
+def test_users_that_could_not_be_changed_are_logged_and_their_thread_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*users: object) -> None:
+        raise MemoryError
+
+    car = Car(tmp_path)
+    try:
+        monkeypatch.setattr(router, "UserTable", fail)
+        reload(car, DRIVER, ADDED)
+        wait_until(lambda: "wamp.users_not_changed" in caplog.messages)
+        assert login(car, "driver")[1] == 2, "the old users are valid"
+    finally:
+        OPENED.close()
+        car.stop()
+    wait_until(lambda: not [each for each in threading.enumerate() if each.name.startswith("wamp users")])
 
 
 def test_after_its_end_the_process_has_the_changed_users(tmp_path: Path) -> None:

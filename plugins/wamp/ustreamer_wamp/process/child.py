@@ -252,7 +252,7 @@ def main(descriptor: int) -> int:
         return 1
     server.attach(link, connected)
     link.ended.wait()
-    server.close()
+    link.sessions.close()
     if not link.unsent_bytes:  # else the last report would follow half a frame
         with suppress(OSError):
             connected.setblocking(True)
