@@ -4,6 +4,7 @@
 Every test ends with the ledger law.
 """
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ import msgspec
 import pytest
 from ustreamer_wamp.plugin import WampPlugin, WampSection
 
-from tests.waiting import wait_until
+from tests.waiting import DEADLINE_S, wait_until
 from ustreamer.core.base.decoder import Decoder
 from ustreamer.hooks import PluginContext, hookimpl
 from ustreamer.host.config.config import ConfigError
@@ -20,7 +21,7 @@ from ustreamer.host.runtime import process
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
 from ustreamer.uprotocol.rpc import RpcClient
 from ustreamer.uprotocol.uattributes import UMessageType, UPayloadFormat
-from ustreamer.uprotocol.umessage import UMessage
+from ustreamer.uprotocol.umessage import UMessage, publish
 from ustreamer.uprotocol.uuri import UUri
 
 if TYPE_CHECKING:
@@ -75,6 +76,26 @@ def test_a_plugin_can_make_payloads_readable(
     subscribed(peer, SPEED_TOPIC)
     car.publish(SPEED, b"\x01\x00")
     assert peer.receive()[4] == [{"speed": 256}]
+
+
+def test_two_topics_with_one_message_id_are_two_events(make_car: Callable[..., Car]) -> None:
+    car = make_car()
+    peer = car.peer().join()
+    for topic in (SPEED_TOPIC, RPM_TOPIC):
+        subscribed(peer, topic)
+    blocked, may_go_on = threading.Event(), threading.Event()
+
+    def block() -> None:
+        blocked.set()
+        may_go_on.wait(DEADLINE_S)
+
+    car.local.router.server.run_on_loop(block)
+    assert blocked.wait(DEADLINE_S)
+    id = car.ids.next()
+    for topic, payload in ((SPEED, b"speed"), (RPM, b"rpm")):
+        car.inside.send(publish(id, topic, payload))
+    may_go_on.set()
+    assert [peer.receive()[4] for _ in range(2)] == [[b"speed"], [b"rpm"]]
 
 
 def test_a_late_subscriber_receives_the_last_value(car: Car) -> None:

@@ -277,16 +277,18 @@ class VehicleBridge:
     def deliver_events(self, realm: Realm, batch: Sequence[VehicleEvent]) -> None:
         """Send each message to the sessions of its rate, which share its frames."""
         comes_alone = len(batch) == 1
-        event_cache: dict[UUID, tuple[Publication, dict[int, WampEvent]]] = {}
+        # By id and topic: publishers choose the ids.
+        event_cache: dict[tuple[UUID, UUri], tuple[Publication, dict[int, WampEvent]]] = {}
         for entity, message, value in batch:
             rate = self.rates.get(entity)
             if rate is None:
                 self._counts["events_no_subscriber"] += 1
                 continue
-            known = event_cache.get(message.id)
+            id_and_topic = (message.id, message.attributes.source)
+            known = event_cache.get(id_and_topic)
             if known is None:
                 publication = self._publication(realm, message, value)
-                known = event_cache[message.id] = publication, {}
+                known = event_cache[id_and_topic] = publication, {}
                 if realm.broker.matching(publication.topic):  # else nothing would update or end it
                     realm.retained.retain(publication)
             publication, events = known
