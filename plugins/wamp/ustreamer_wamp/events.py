@@ -86,7 +86,10 @@ class Publication:
 
 
 class WampEvent:
-    """A publication under one subscription, and its frames. An event replaces a waiting one with an equal `key`."""
+    """A publication under one subscription, and its frames.
+
+    An event replaces a waiting one with an equal `conflation_key`.
+    """
 
     __slots__ = (
         "_extra_details",

@@ -161,7 +161,7 @@ class Realm:
         *,
         get_retained: bool,
     ) -> None:
-        """Add `session` to the subscription; `answer` gets its id before any event is sent."""
+        """Add `session` to the subscription; `on_subscribed` gets its id before any event is sent."""
         before = self.broker.find(topic, match)
         held = before is not None and session in before.subscribers
         subscription, created = self.broker.subscribe(session, topic, match, self.env.wall_ms())
@@ -242,7 +242,7 @@ class Realm:
         exclude: JoinedSession | None = None,
         is_eligible: Callable[[JoinedSession], bool] | None = None,
     ) -> None:
-        """Send a publication to the subscribers of its topic, except `without` and those that are not `wanted`."""
+        """Send a publication to the subscribers of its topic, except `exclude` and those that are not `is_eligible`."""
         for subscription in self.broker.matching(publication.topic):
             event = WampEvent(publication, subscription.id, subscription.match)
             subscribers: Iterable[JoinedSession] = subscription.subscribers

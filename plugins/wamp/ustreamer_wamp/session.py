@@ -53,8 +53,8 @@ class SessionState(Enum):
     NEW = "new"
     CHALLENGED = "challenged"
     ESTABLISHED = "established"
-    CLOSING = "leaving"
-    CLOSED = "over"
+    CLOSING = "closing"
+    CLOSED = "closed"
 
 
 class Session:

@@ -23,12 +23,12 @@ from ustreamer_wamp.vehicle.usubscription_client import UsubscriptionClient
 MAX_OBSERVED_TOPICS: Final = 4_096
 """Discovered topics kept at most, the latest ones; senders choose their number."""
 MAX_RETRY_TOPICS: Final = 256
-"""Refused or excess topics of one session that are retried."""
+"""Refused or excess topics of one rate that are retried."""
 _RETRY_INTERVAL_NS: Final = 60_000_000_000
 
 
 class _NamedSubscription:
-    """A topic that a session subscribed by name: its acknowledged and its desired rate."""
+    """A topic that sessions of one rate subscribed by name: its acknowledged and its desired rate."""
 
     __slots__ = ("granted_ns", "requested_ns")
 
@@ -244,7 +244,7 @@ class PatternSubscriptions:
 
     @property
     def topic_count(self) -> int:
-        """The number of topics subscribed for patterns, summed over sessions. Safe from any thread."""
+        """The number of topics subscribed for patterns, summed over rates. Safe from any thread."""
         return sum(map(len, list(self._pattern_topics.values())))
 
     @property

@@ -4,8 +4,8 @@
 No I/O.
 
 Input: desired subscriptions of sessions, Responses and Updates, the time. Output: Requests, and results for the
-sessions. Each session is a uEntity of its own. A `SubscriptionReconciler` orders the calls about one topic of one
-session. At most one call is pending; a value that changes meanwhile is requested after its response.
+sessions. Each rate is a uEntity, which the sessions at this rate share. A `SubscriptionReconciler` orders the calls
+about one topic of one rate. At most one call is pending; a value that changes meanwhile is requested after its response.
 
 uSubscription announces the end of a subscription (rejected by another device, expired, reset) by an Update. The
 response to a newer Subscribe can overtake the Update. So an Update causes a FetchSubscriptions, and its response
@@ -65,13 +65,13 @@ _POLICY: Final = ReconcilerPolicy(
 )
 
 _Key: TypeAlias = tuple[UUri, UUri]
-"""A session's uEntity and a topic."""
+"""The uEntity of a rate, and a topic."""
 _Entry: TypeAlias = SubscriptionEntry[_Key, int, UUID]
 """Its values are periods in ns, 0 for every message."""
 
 
 class ClientSubscription:
-    """One topic of one session: the callers that wait for its result, and whether its end was announced."""
+    """One topic of one rate: the callers that wait for its result, and whether its end was announced."""
 
     __slots__ = ("callbacks", "is_repeated", "is_revalidating", "suspected_reason", "waiting_since_ns")
 
