@@ -477,7 +477,9 @@ def test_a_socket_that_was_left_behind_is_no_obstacle(start: Start, tmp_path: Pa
     assert path.read_text() == "precious"
 
 
-def test_a_check_of_deadlines_that_raises_stops_no_other(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_of_deadlines_that_raises_stops_no_other(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     router = start(hello_timeout_s=1)
     first = Peer(router.server.urls[0]).join()
 

@@ -81,8 +81,8 @@ def test_a_plugin_can_make_payloads_readable(
 def test_two_topics_with_one_message_id_are_two_events(make_car: Callable[..., Car]) -> None:
     car = make_car()
     peer = car.peer().join()
-    for topic in (SPEED_TOPIC, RPM_TOPIC):
-        subscribed(peer, topic)
+    for name in (SPEED_TOPIC, RPM_TOPIC):
+        subscribed(peer, name)
     blocked, may_go_on = threading.Event(), threading.Event()
 
     def block() -> None:

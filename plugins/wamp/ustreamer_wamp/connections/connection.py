@@ -20,7 +20,7 @@ from ustreamer.core.base.intrusions import PeerRefusals
 from ustreamer.core.base.log_limit import limited
 from ustreamer_wamp import errors
 from ustreamer_wamp.codec import Serializer
-from ustreamer_wamp.connections.admission import Admission, Allowance, Precedence, share_of
+from ustreamer_wamp.connections.admission import Admission, Allowance, Precedence, address_group_of
 from ustreamer_wamp.connections.outbox import OutboxLimits, SessionOutbox
 from ustreamer_wamp.events import WampEvent, WireFormat
 from ustreamer_wamp.messages import Reply
@@ -86,7 +86,7 @@ class Connection(asyncio.Protocol):
         **options: Unpack[ConnectionOptions],
     ) -> None:
         self.address = options.get("address", "")
-        self.share = share_of(self.address)
+        self.address_group = address_group_of(self.address)
         self.session: Session | None = None
         self.refusal_reason = options.get("refusal_reason", "")
         """Why this connection is refused; "" if it is not."""
@@ -111,7 +111,7 @@ class Connection(asyncio.Protocol):
         self._held_bytes = 0  # as the admission knows it
         self._message_bytes = 0  # of them, those of messages in progress
         self._message_since_ns = self._last_received_ns  # the start of the message in progress
-        self._unparsed = b""  # input that waits for CPU time of its share
+        self._unparsed = b""  # input that waits for CPU time of its group
         self._input_paused = False
         self._control_frames = Allowance(
             CONTROL_FRAME_BURST, context.max_control_frames_per_s, self._last_received_ns
@@ -163,7 +163,7 @@ class Connection(asyncio.Protocol):
     # --- input and its limits -------------------------------------------------------------------------------
 
     def _parse(self, data: bytes) -> None:
-        """Parse input in pieces, within the CPU time of its share; the rest waits."""
+        """Parse input in pieces, within the CPU time of its group; the rest waits."""
         self._unparsed = b""
         for at in range(0, len(data), PIECE_BYTES):
             if self._is_ending:
@@ -185,7 +185,7 @@ class Connection(asyncio.Protocol):
         """Note CPU time of input; for how long, in ns, this connection is not to be read. Users are not limited."""
         if self.precedence is Precedence.USER:
             return 0
-        return self._context.admission.spend_cpu(self.share, spent_ns, self._context.monotonic_ns())
+        return self._context.admission.spend_cpu(self.address_group, spent_ns, self._context.monotonic_ns())
 
     def _pause_input(self, pause_ns: int) -> None:
         self._context.counts["input_pauses"] += 1
@@ -249,7 +249,7 @@ class Connection(asyncio.Protocol):
 
     def _count_refusal(self, counter: str) -> None:
         self._context.counts[counter] += 1
-        self._context.refusals.add(counter.removeprefix("refused_"), self.share or "unix")
+        self._context.refusals.add(counter.removeprefix("refused_"), self.address_group or "unix")
 
     def _refuse_input(self, counter: str, reason: str) -> None:
         """End a connection that exceeds an allowance; nothing more is read."""
@@ -271,7 +271,7 @@ class Connection(asyncio.Protocol):
         self.abort()
 
     def _log_ended(self, reason: str) -> None:
-        peer = self.share or "unix"
+        peer = self.address_group or "unix"
         log.warning("wamp.client_ended", extra={"peer": peer, "reason": reason, **limited(peer)})
 
     # --- the session's side (`ustreamer_wamp.realm.FrameSink`) ----------------------------------------------
@@ -309,7 +309,7 @@ class Connection(asyncio.Protocol):
             serializer,
             self,
             self._context.monotonic_ns(),
-            peer=self.share,
+            peer=self.address_group,
             private=self._private,
         )
         self._context.counts["sessions"] += 1

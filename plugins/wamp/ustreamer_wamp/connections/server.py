@@ -19,7 +19,7 @@ from ustreamer.core.storage.socket_files import socket_obstacle
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer_wamp import errors
 from ustreamer_wamp.config import ListenAddress, Tls, WampConfig
-from ustreamer_wamp.connections.admission import Admission, AdmissionLimits, share_of
+from ustreamer_wamp.connections.admission import Admission, AdmissionLimits, address_group_of
 from ustreamer_wamp.connections.connection import (
     HANDSHAKE_BYTES,
     TLS_HANDSHAKE_BYTES,
@@ -221,16 +221,16 @@ class WampServer:
 
     def _admit(self, listen: ListenAddress, accepted: socket.socket, address: str) -> None:
         accepted.setblocking(False)
-        share = share_of(address)
-        may_connect = self._admission.may_connect(share, self._monotonic_ns())
+        group = address_group_of(address)
+        may_connect = self._admission.may_connect(group, self._monotonic_ns())
         reason = (
-            self._refusal(share) if may_connect else "max_connects_per_s: this address connects too often"
+            self._refusal(group) if may_connect else "max_connects_per_s: this address connects too often"
         )
         if reason:
             self._counts["refused_too_many"] += 1
-            self._context.refusals.add("too_many", share or "unix")
+            self._context.refusals.add("too_many", group or "unix")
             log.warning(
-                "wamp.client_refused", extra={"peer": share or "unix", "reason": reason, **limited(share)}
+                "wamp.client_refused", extra={"peer": group or "unix", "reason": reason, **limited(group)}
             )
             refused = len(self._connections) - len(self._admission)
             if listen.tls or not may_connect or refused >= _MAX_REFUSED:
@@ -253,14 +253,14 @@ class WampServer:
         self._opening.add(opening)
         opening.add_done_callback(self._opening.discard)
 
-    def _refusal(self, share: str) -> str:
-        """Why a share gets no further connection; "" if it gets one, for which another one may end."""
+    def _refusal(self, group: str) -> str:
+        """Why a group gets no further connection; "" if it gets one, for which another one may end."""
         config = self._config
-        if not self._admission.has_share(share):
-            return f"max_sessions_per_address: there are {config.max_sessions_per_address} of {share} already"
+        if not self._admission.has_room(group):
+            return f"max_sessions_per_address: there are {config.max_sessions_per_address} of {group} already"
         if self._admission.is_full():
             reason = f"max_sessions: there are {config.max_sessions} already"
-            largest = self._admission.largest(share)
+            largest = self._admission.largest(group)
             if largest is None:
                 return reason
             largest.evict(reason)
@@ -275,7 +275,7 @@ class WampServer:
             # Its frames and itself are a cycle with the TLS buffers of asyncio, 256 KiB, until a garbage collection.
             error.__traceback__ = None
             self._counts["refused_tls_handshake"] += 1
-            self._context.refusals.add("tls_handshake", connection.share)
+            self._context.refusals.add("tls_handshake", connection.address_group)
             self._on_closed(connection)
 
     def _make_connection(self, listen: ListenAddress, options: ConnectionOptions) -> Connection:
