@@ -123,6 +123,43 @@ def test_a_packet_of_another_program_is_refused_counted_and_acknowledged(
     assert reasons == {"address", "properties"}
 
 
+def test_a_packet_that_a_defect_keeps_from_being_read_is_refused_and_ends_no_thread(
+    broker: Mosquitto, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(packet: object) -> UMessage:
+        raise KeyError("a defect")
+
+    with opened(broker.url) as (transport, inbox), plain_client(broker.port, client_id()) as other:
+        with monkeypatch.context() as broken:
+            broken.setattr(transport._receiver._decoder, "decode", fail)
+            other.publish(WIRE_TOPIC, user_properties(new_id()), b"lost")
+            wait_until(lambda: transport.statistics()["refused_unreadable"] == 1)
+        other.publish(WIRE_TOPIC, user_properties(new_id()), b"next")
+        assert inbox.wait(1)[0].payload == b"next"
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_health_checks_see_both_threads_and_one_that_has_ended(
+    broker: Mosquitto, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def progress() -> list[tuple[str, bool]]:
+        return [(each.name, each.waiting) for each in transport.receiving_threads()]
+
+    def fail(_: object) -> None:
+        raise KeyError("a defect")
+
+    both = [("mqtt net", True), ("mqtt net receiver", True)]
+    with opened(broker.url) as (transport, _), plain_client(broker.port, client_id()) as other:
+        wait_until(lambda: progress() == both)
+        monkeypatch.setattr(transport._receiver, "_take", fail)
+        other.publish(WIRE_TOPIC, user_properties(new_id()), b"x")
+        wait_until(lambda: progress() == [("mqtt net", True), ("mqtt net receiver", False)])
+        monkeypatch.setattr(transport._connection, "_turn", lambda *_: fail(None))
+        transport._connection.wake()
+        wait_until(lambda: progress() == [("mqtt net", False), ("mqtt net receiver", False)])
+    assert not transport.receiving_threads()
+
+
 def test_a_packet_without_a_number_ends_the_connection() -> None:
     reasons: list[str] = []
     client = TolerantClient(reasons.append, CallbackAPIVersion.VERSION2, protocol=MQTTProtocolVersion.MQTTv5)

@@ -29,7 +29,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from ustreamer.core.base.backoff import backoff_ns
 from ustreamer.core.base.log_limit import limited
-from ustreamer.transport_port import EndpointContext
+from ustreamer.transport_port import EndpointContext, ReceivingThread
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer_mqtt.client import UNREADABLE, TolerantClient
 from ustreamer_mqtt.config import MqttEndpoint
@@ -116,7 +116,8 @@ class BrokerConnection:
         self._filters = filters
         self.client_id = config.client_id or f"ustreamer-{context.authority}-{context.name}"
         self.connects = self.losses = self.refusals = 0
-        self.turns = 0
+        self._turns = 0
+        """Even while the thread waits, for the socket or for a connection; odd while it processes."""
         self.number = 0
         """The number of the current connection, or of the last one."""
         self._client = self._new_client()
@@ -176,6 +177,14 @@ class BrokerConnection:
         self._first_result.wait(2 * self._config.connect_timeout_ms / 1000 + 1)
         if self._first_error is not None:
             raise self._first_error
+
+    def receiving_thread(self) -> ReceivingThread | None:
+        """The progress of the loop thread, between `open` and `close`."""
+        thread = self._thread
+        if thread is None or self._closing.is_set():
+            return None
+        turns = self._turns
+        return ReceivingThread(thread.name, turns, waiting=turns % 2 == 0 and thread.is_alive())
 
     @property
     def is_loop_thread(self) -> bool:
@@ -333,7 +342,7 @@ class BrokerConnection:
         has_bytes = bool(events and isinstance(found, ssl.SSLSocket) and found.pending())
         timeout_ms = 0 if has_bytes else min(_IDLE_MS, _IDLE_MS if wait_ms is None else wait_ms)
         ready = dict(poll.poll(timeout_ms))
-        self.turns += 1
+        self._turns += 1
         if self._wake_fd in ready:
             os.eventfd_read(self._wake_fd)
             self._woken = False
@@ -343,7 +352,7 @@ class BrokerConnection:
             client.loop_write()
         client.loop_misc()
         poll.unregister(fd)
-        self.turns += 1
+        self._turns += 1
 
     def _read(self) -> None:
         client = self._client

@@ -215,10 +215,10 @@ class PacketReceiver:
 
     def receiving_thread(self) -> ReceivingThread | None:
         thread = self._thread
-        if thread is None or not thread.is_alive() or not self._is_accepting:
+        if thread is None or not self._is_accepting:
             return None
         turns = self._turns
-        return ReceivingThread(thread.name, turns, waiting=turns % 2 == 0)
+        return ReceivingThread(thread.name, turns, waiting=turns % 2 == 0 and thread.is_alive())
 
     # --- the loop thread ----------------------------------------------------------------------------------------------
 
@@ -281,6 +281,8 @@ class PacketReceiver:
             message = self._decoder.decode(packet.message)
         except _Refusal as refusal:
             self._refuse(refusal)
+        except Exception as error:  # noqa: BLE001  # a defect must not end the thread at each copy of this packet
+            self._refuse(_Refusal(RefusalReason.UNREADABLE, invalid_argument(repr(error))))
         else:
             id = b"" if self.store is None else receipt_id(message.id)
             if id and id in self._recent:

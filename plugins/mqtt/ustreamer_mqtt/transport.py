@@ -214,8 +214,9 @@ class MqttTransport(EndpointTransport):
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def receiving_threads(self) -> Sequence[ReceivingThread]:
-        found = self._receiver.receiving_thread()
-        return () if found is None else (found,)
+        """The thread of the connection and that of the listeners. One that has ended does not wait: it hangs."""
+        found = (self._connection.receiving_thread(), self._receiver.receiving_thread())
+        return [each for each in found if each is not None]
 
     def statistics(self) -> Mapping[str, int]:
         unconfirmed, receiver, connection = self._unconfirmed, self._receiver, self._connection
