@@ -16,13 +16,14 @@ from typing import Any
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.exception import MQTTException
+from ustreamer_mqtt import connection
 from ustreamer_mqtt.client import TolerantClient
 from ustreamer_mqtt.config import MqttEndpoint, MqttTls
 from ustreamer_mqtt.receiver import receipt_id
 from ustreamer_mqtt.transport import MqttTransport
 
 from tests.mqtt_rig import Mosquitto, needs_mosquitto, plain_client
-from tests.waiting import wait_until
+from tests.waiting import DEADLINE_S, wait_until
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.testing.mailbox import Mailbox
 from ustreamer.testing.messages import ALPHA, BETA, REMOTE_CLIENT, TOPIC, four_messages, new_id
@@ -158,6 +159,15 @@ def test_health_checks_see_both_threads_and_one_that_has_ended(
         transport._connection.wake()
         wait_until(lambda: progress() == [("mqtt net", False), ("mqtt net receiver", False)])
     assert not transport.receiving_threads()
+
+
+def test_an_unsubscription_is_sent_at_once(broker: Mosquitto, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "_IDLE_MS", 10 * DEADLINE_S * 1000)
+    with opened(broker.url) as (transport, _):
+        turns = transport._connection._turns
+        wait_until(lambda: transport._connection._turns == turns)
+        transport._connection.unsubscribe()
+        wait_until(lambda: transport._connection._turns > turns)
 
 
 def test_a_packet_without_a_number_ends_the_connection() -> None:

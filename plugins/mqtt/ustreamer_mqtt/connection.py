@@ -218,6 +218,7 @@ class BrokerConnection:
         self._subscribed = False
         if self._is_up:
             self._client.unsubscribe(list(self._filters))
+            self.wake()
 
     def close(self) -> None:
         """Disconnect, and end the thread: within some seconds. May be repeated."""
