@@ -2,6 +2,7 @@
 """The window of messages that the broker has not acknowledged, without a broker."""
 
 import threading
+import time
 from collections.abc import Collection, Hashable, Sequence
 
 import pytest
@@ -31,6 +32,9 @@ class FakeStore:
         if not self.busy:
             self.kept = [each for each in self.kept if ids is not None and each not in ids]
         return not self.busy
+
+
+COUNT = 20_000
 
 
 class Rig:
@@ -307,3 +311,15 @@ def test_the_number_of_avoided_topics_is_bounded() -> None:
         rig.acknowledge(number + 1, reason=0x87)
     assert rig.window.avoided_topics == 1_024
     rig.send(0, "topic-0")
+
+
+def test_a_smaller_broker_refuses_half_of_a_full_window_in_linear_time() -> None:
+    """A search in a list for each message would take seconds, on the thread of the connection."""
+    rig = Rig(messages=2 * COUNT, size=1 << 30, receive_maximum=1)
+    for number in range(2 * COUNT):
+        message = publish(new_id(), TOPIC, bytes(1 + number % 2 * 100))
+        rig.window.send(message, "topic", b"", may_wait=False)
+    before_ns = time.thread_time_ns()
+    assert rig.window.on_connack(1, 100)
+    assert time.thread_time_ns() - before_ns < 1_000_000_000
+    assert (rig.window.refused, rig.window.count) == (COUNT, COUNT)

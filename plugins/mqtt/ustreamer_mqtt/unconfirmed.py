@@ -176,7 +176,8 @@ class UnconfirmedMessages:
             ]
             if len(self._on_wire) <= receive_maximum and not unwanted:
                 return False
-            self._pending = deque(each for each in self._in_order() if each not in unwanted)
+            left_out = set(unwanted)  # by identity
+            self._pending = deque(each for each in self._in_order() if each not in left_out)
             self._on_wire.clear()
             for each in unwanted:
                 self._forget(each)
