@@ -386,6 +386,23 @@ def test_the_queue_of_notes_is_bounded(build: "Callable[..., Bench]") -> None:
     assert len(bench.note_queue.notes) == 2048
 
 
+def test_a_rate_change_that_does_not_fit_is_a_gap_and_is_noted_soon(build: "Callable[..., Bench]") -> None:
+    bench = build(buffer_rows=1024)
+    delivery = bench.delivery()
+    for _ in range(2048):
+        bench.note_queue.on_rate_change(delivery)
+    bench.time.advance(ms=1)
+    delivery.period_ns, delivery.period_since_ns = 100_000_000, bench.time.now_ns
+    bench.note_queue.on_rate_change(delivery)
+    bench.drain()
+    [gap] = of(bench, Gap)
+    assert (gap.cause, gap.from_ns, sum(gap.rows)) == (GapCause.OVERRUN, bench.time.now_ns, 0)
+    bench.settle(delivery)
+    bench.drain()
+    [row] = of(bench, Row)
+    assert row.target.period_ns == 100_000_000
+
+
 def test_a_message_with_a_number_that_does_not_fit_is_counted(bench: "Bench") -> None:
     delivery = bench.delivery()
     odd = notification(bench.message().id, TOPIC, APP, ttl=2**40)

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Final, TypeAlias, cast
+from weakref import WeakSet
 
 import msgspec
 
@@ -110,7 +111,7 @@ Note: TypeAlias = "SingleNote | BatchNote"
 
 
 class Skipped(msgspec.Struct):
-    """Dropped notes: rows by verdict, subscription changes, dead letters, payloads, and their time range."""
+    """Dropped notes: rows by verdict, subscription changes, dead letters, payloads, rate changes; their time range."""
 
     rows: list[int] = msgspec.field(default_factory=lambda: [0] * 6)
     changes: int = 0
@@ -118,9 +119,10 @@ class Skipped(msgspec.Struct):
     from_ns: int = 0
     until_ns: int = 0
     samples: int = 0
+    rate_changes: int = 0
 
     def __bool__(self) -> bool:
-        return bool(self.changes or self.letters or any(self.rows))
+        return bool(self.changes or self.letters or self.rate_changes or any(self.rows))
 
     def include_time(self, time_ns: int) -> None:
         """Extend the time range."""
@@ -132,6 +134,7 @@ class Skipped(msgspec.Struct):
             self.rows = [mine + more for mine, more in zip(self.rows, other.rows, strict=True)]
             self.changes += other.changes
             self.letters += other.letters
+            self.rate_changes += other.rate_changes
             self.include_time(other.from_ns)
             self.include_time(other.until_ns)
 
@@ -159,6 +162,8 @@ class NoteQueue:
         self._sampler = sampler
         self._lock = Lock()  # a leaf lock; most messages do not need it
         self._skipped = Skipped()
+        self._unnoted_rates: WeakSet[Delivery] = WeakSet()
+        """Deliveries whose rate change was dropped. The writer gets their rate with its next look at the queue."""
         self._waiting_payload_bytes = 0
         self._extra_rows = 0  # queued rows above one for each note
 
@@ -270,6 +275,11 @@ class NoteQueue:
         """Note the new filters of a delivery. The queue takes twice as many notes as rows for these."""
         if len(self.notes) < 2 * self._limit:
             self.notes.append(RateChangeNote(delivery, delivery.period_ns, delivery.period_since_ns))
+            return
+        with self._lock:
+            self._unnoted_rates.add(delivery)
+            self._skipped.rate_changes += 1
+            self._skipped.include_time(self._monotonic_ns())
 
     def on_subscription_change(self, subscription: Subscription, change: Change, /) -> None:
         now_ns = self._monotonic_ns()
@@ -331,9 +341,12 @@ class NoteQueue:
                 self._waiting_payload_bytes -= len(note.payload)
 
     def pop_skipped(self) -> Skipped:
-        """The notes dropped since the last call."""
+        """The notes dropped since the last call. Queues the present rates of deliveries whose change was dropped."""
         with self._lock:
             skipped, self._skipped = self._skipped, Skipped()
+            unnoted, self._unnoted_rates = self._unnoted_rates, WeakSet()
+        for delivery in unnoted:
+            self.on_rate_change(delivery)
         if self._sampler is not None:
             skipped.samples = self._sampler.pop_dropped()
         return skipped
