@@ -169,8 +169,8 @@ def test_the_history_of_limits_is_bounded(bench: "Bench") -> None:
     assert state.target_at(-1).period_ns == 83  # the oldest that is known
 
 
-def test_the_cache_of_headers_is_bounded(bench: "Bench", monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ustreamer_recorder.journal._MAX_HEADERS", 10)
+def test_the_cache_of_headers_is_bounded(bench: "Bench") -> None:
+    bench.journal._headers.limit = 10
     for number in range(100):
         topic = UUri("chassis", number, 1, 0x8000)
         bench.settle(None, Verdict.NO_SUBSCRIBER, bench.message(topic))
@@ -389,7 +389,7 @@ def test_the_queue_of_notes_is_bounded(build: "Callable[..., Bench]") -> None:
 def test_a_rate_change_that_does_not_fit_is_a_gap_and_is_noted_soon(build: "Callable[..., Bench]") -> None:
     bench = build(buffer_rows=1024)
     delivery = bench.delivery()
-    for _ in range(2048):
+    for _ in range(2047):
         bench.note_queue.on_rate_change(delivery)
     bench.time.advance(ms=1)
     delivery.period_ns, delivery.period_since_ns = 100_000_000, bench.time.now_ns

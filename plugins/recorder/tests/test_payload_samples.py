@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from ustreamer_recorder import reader
+from ustreamer_recorder import payload_sampler, reader
 from ustreamer_recorder.config import RecorderConfig
 from ustreamer_recorder.events import Event, Letter, Row, Sample, Samples
 from ustreamer_recorder.layout import Kind
@@ -72,6 +72,24 @@ def test_a_message_for_two_targets_is_kept_once(build: "Callable[..., Bench]") -
         bench.settle(bench.delivery(), verdict, message)
     bench.drain()
     assert [each.id for each in samples(bench)] == [message.id]
+
+
+def test_headers_of_one_topic_share_its_limit_when_the_caches_are_full(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(payload_sampler, "_MAX_HEADERS", 3)
+    topics = [UUri("chassis", 0x1234, 1, 0x8001 + number) for number in range(4)]
+    sampler = PayloadSampler([UUri("chassis", 0x1234, 1, 0xFFFF)], hz=10.0, bytes_per_s=1000)
+
+    def topic_of(topic: UUri, ttl: int) -> payload_sampler.SampledTopic:
+        return sampler.topic_of(UAttributes(type=UMessageType.PUBLISH, source=topic, ttl=ttl))
+
+    for topic in topics[:3]:
+        topic_of(topic, 1)
+    known = topic_of(topics[0], 2)
+    topic_of(topics[3], 1)
+    assert topic_of(topics[0], 3) is known
+    assert (len(sampler.headers), len(sampler._latest_topics)) == (3, 3)
 
 
 def test_headers_of_one_topic_share_its_limit() -> None:

@@ -14,6 +14,7 @@ from ustreamer.core.base.clock import Clock
 from ustreamer.core.delivery.expiry import Expiry
 from ustreamer.core.delivery.ledger import LedgerSnapshot, Verdict
 from ustreamer.core.storage.store_states import StoreStates
+from ustreamer.uprotocol.bounded_cache import BoundedCache
 from ustreamer.uprotocol.uattributes import UAttributes
 from ustreamer_recorder import layout
 from ustreamer_recorder.batch_note import BatchNote
@@ -129,7 +130,7 @@ class Journal:
         self._is_configured = False
         self._reported_unencodable = False
         self._targets = Targets()
-        self._headers: dict[UAttributes, _HeaderIds] = {}
+        self._headers: BoundedCache[UAttributes, _HeaderIds] = BoundedCache(_MAX_HEADERS)
         self._window = config.trigger_window()
         self._samples: list[Sample] = []
         self._samples_bytes = self._dropped_samples = 0
@@ -262,9 +263,7 @@ class Journal:
             None if reqid is None else (reqid.msb, reqid.lsb),
         )
         if attributes.is_cacheable:
-            if len(self._headers) >= _MAX_HEADERS:
-                self._headers.clear()
-            self._headers[attributes] = known
+            self._headers.add(attributes, known)
         return known
 
     def _epoch_at(self, received_ns: int) -> int:

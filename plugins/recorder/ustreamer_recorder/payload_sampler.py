@@ -7,9 +7,11 @@ In: each publication and its time of arrival. Out: whether to keep its payload. 
 from collections.abc import Sequence
 from threading import Lock
 from typing import Final
+from weakref import WeakValueDictionary
 
 import msgspec
 
+from ustreamer.uprotocol.bounded_cache import BoundedCache
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType
 from ustreamer.uprotocol.uuri import UUri
 
@@ -18,7 +20,7 @@ _MAX_HEADERS: Final = 16_384  # as many as cached routes of an ingress
 _NS_PER_S: Final = 1_000_000_000
 
 
-class SampledTopic(msgspec.Struct):
+class SampledTopic(msgspec.Struct, weakref=True):
     """A topic, and the earliest arrival of its next kept payload; NEVER_NS: no payload of it is kept."""
 
     next_ns: int = 0
@@ -29,13 +31,15 @@ class PayloadSampler:
 
     def __init__(self, patterns: Sequence[UUri], hz: float, bytes_per_s: int) -> None:
         """At most `hz` payloads of each topic, and `bytes_per_s` of all topics, are kept."""
-        self.headers: dict[UAttributes, SampledTopic] = {}
+        self.headers: BoundedCache[UAttributes, SampledTopic] = BoundedCache(_MAX_HEADERS)
         """The topic of each header: one look-up per message, 0.05 us."""
         self._patterns = patterns
         self._period_ns = round(_NS_PER_S / hz)
         self._bytes_per_s = bytes_per_s
         self._lock = Lock()
-        self._topics: dict[UUri, SampledTopic] = {}
+        # While a cached header has a topic, all its headers share one limit. The latest topics stay also without one.
+        self._topics: WeakValueDictionary[UUri, SampledTopic] = WeakValueDictionary()
+        self._latest_topics: BoundedCache[UUri, SampledTopic] = BoundedCache(_MAX_HEADERS)
         self._second_ns = self._second_bytes = 0
         self._dropped = 0
 
@@ -49,13 +53,10 @@ class PayloadSampler:
             if not self.matches(attributes):
                 topic = SampledTopic(NEVER_NS)
             else:
-                if len(self._topics) >= _MAX_HEADERS:
-                    self._topics.clear()
                 topic = self._topics.setdefault(source, SampledTopic())
+                self._latest_topics.add(source, topic)
             if attributes.is_cacheable:
-                if len(self.headers) >= _MAX_HEADERS:
-                    self.headers.clear()
-                self.headers[attributes] = topic
+                self.headers.add(attributes, topic)
         return topic
 
     def matches(self, attributes: UAttributes) -> bool:

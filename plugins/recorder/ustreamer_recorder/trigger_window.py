@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from ustreamer.core.delivery.ledger import Verdict
+from ustreamer.uprotocol.bounded_cache import BoundedCache
 from ustreamer.uprotocol.uattributes import UAttributes, UMessageType
 from ustreamer.uprotocol.uuri import UUri
 from ustreamer_recorder.note_queue import SampleNote
@@ -35,7 +36,7 @@ class TriggerWindow:
         self._waiting: deque[SampleNote] = deque()
         self._bytes = 0
         self._until_ns = -1
-        self._headers: dict[UAttributes, bool] = {}
+        self._headers: BoundedCache[UAttributes, bool] = BoundedCache(_MAX_HEADERS)
 
     def observe(self, attributes: UAttributes, verdict: Verdict, arrived_ns: int) -> list[SampleNote]:
         """One message. A trigger opens the window or makes it longer; returns the payloads that waited for it."""
@@ -69,9 +70,7 @@ class TriggerWindow:
                 topic.matches(attributes.source) for topic in self._topics
             )
             if attributes.is_cacheable:
-                if len(self._headers) >= _MAX_HEADERS:
-                    self._headers.clear()
-                self._headers[attributes] = known
+                self._headers.add(attributes, known)
         return known
 
     def _remove_older(self, than_ns: int) -> None:
