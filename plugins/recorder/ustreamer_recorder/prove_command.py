@@ -34,8 +34,8 @@ def run_prove(arguments: argparse.Namespace, read_stored_messages: ReadStoredMes
     runs = _read_recordings(arguments.directory, history)
     incomplete = [f"{number:016x}" for number, run in runs.items() if not run.is_complete]
     proofs = prove(history, receivers, senders)
-    show = _json_lines if arguments.json else _text_lines
-    for line in show(proofs, history.not_in_spool, incomplete, arguments.limit):
+    found = (proofs, history.not_in_spool, incomplete)
+    for line in _json_lines(*found) if arguments.json else _text_lines(*found, arguments.limit):
         print(line)
     if incomplete:
         return _DAMAGED
@@ -91,8 +91,9 @@ def _read_recordings(directory: Path, history: History) -> dict[int, RunSummary]
 
 
 def _json_lines(
-    proofs: Sequence[ReceiverProof], not_in_spool: int, incomplete: Sequence[str], limit: int
+    proofs: Sequence[ReceiverProof], not_in_spool: int, incomplete: Sequence[str]
 ) -> Iterator[str]:
+    """All unexplained messages: `--limit` is for people."""
     for proof in proofs:
         reasons = [
             {"outcome": outcome, "reason": reason, "messages": count}

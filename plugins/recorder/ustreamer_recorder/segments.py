@@ -73,8 +73,9 @@ def enforce_quota(directory: Path, quota: Quota, needed: int, wall_ms: int) -> i
 
     Raises OSError(ENOSPC) if less than `keep_free_bytes` would stay free. Open files are not touched.
     """
-    files = [each for each in list_segments(directory) if not each.is_open]
-    total = sum(each.bytes for each in list_segments(directory))
+    segments = list_segments(directory)
+    files = [each for each in segments if not each.is_open]
+    total = sum(each.bytes for each in segments)
     deleted = 0
     for oldest in files:
         if (

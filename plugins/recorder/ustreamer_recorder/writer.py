@@ -3,7 +3,7 @@
 
 header = SegmentHeader("hpc.vin1", run=1, number=0, mono_ns=0, wall_ms=1_700_000_000_000)
 with SegmentWriter(directory, header) as segment:
-    segment.add(Row(...))
+    segment.add_event(Row(...))
 """
 
 from pathlib import Path
