@@ -113,7 +113,7 @@ def test_every_other_event_is_a_row_of_its_table(record: Record) -> None:
             Letter(5, ROW.id, 2 * MS, Target(8, 0, "in"), TOPIC, "//k/1/1/0", 0, 0, None, None, None),
             Letter(6, ROW.id, 2 * MS, TARGET, TOPIC, None, 0, 0, 4, "late", b""),
             Gap(10, GapCause.DISK, MS, 3 * MS, (1, 2, 3, 4, 5, 6), 7, 8),
-            Anchor(10 * MS, NOON_MS + 60_010, AnchorCause.LEAP, 60_000),
+            Anchor(10 * MS, NOON_MS + 60_010, AnchorCause.CLOCK_STEP, 60_000),
             Counters(CountersCause.STOPPED, 11 * MS, ledger, 31, 21),
         ],
     )
@@ -336,7 +336,7 @@ def test_both_readers_accept_the_same_rows_of_a_file_with_several_faults(record:
 
 
 def test_wall_time_follows_the_last_anchor_and_is_rounded_down(record: Record) -> None:
-    leap = Anchor(10 * MS, NOON_MS - 5_000, AnchorCause.LEAP, -5_010)
+    leap = Anchor(10 * MS, NOON_MS - 5_000, AnchorCause.CLOCK_STEP, -5_010)
     segment = read(record([make_row(0, 1.0), leap, make_row(1, 20.0)]))
     assert len(segment.records(ANCHOR)) == 2
     wall = segment.wall_us(np.array([-1, 999, 10 * MS - 1, 10 * MS, 20 * MS + 999]))

@@ -509,7 +509,7 @@ def test_a_clock_step_without_a_file_is_in_the_next_anchor(bench: "Bench") -> No
     bench.prepared.clear()
     bench.time.advance(s=11)
     bench.drain()
-    assert [(each.cause, each.leap_ms) for each in of(bench, Anchor)] == [
+    assert [(each.cause, each.clock_step_ms) for each in of(bench, Anchor)] == [
         (AnchorCause.SEGMENT, 0),  # of the run before
         (AnchorCause.SEGMENT, -3_600_000),
     ]
@@ -527,10 +527,10 @@ def test_a_clock_step_makes_an_anchor_and_keeps_monotonic_times(bench: "Bench") 
     bench.time.step(ms=-2)
     bench.drain()
     anchors = of(bench, Anchor)
-    assert [(each.cause, each.leap_ms) for each in anchors] == [
+    assert [(each.cause, each.clock_step_ms) for each in anchors] == [
         (AnchorCause.SEGMENT, 0),
-        (AnchorCause.LEAP, 86_400_000 * 9000),
-        (AnchorCause.LEAP, -51),
+        (AnchorCause.CLOCK_STEP, 86_400_000 * 9000),
+        (AnchorCause.CLOCK_STEP, -51),
     ]
     first, second = of(bench, Row)
     assert second.received_ns == first.received_ns

@@ -151,7 +151,7 @@ def test_the_numbers_are_those_that_files_have(numbers: type[IntEnum]) -> None:
     known = {
         Verdict: "DELIVERED THROTTLED EXPIRED DEAD_LETTERED DENIED NO_SUBSCRIBER QUEUED",
         Change: "PRESENT SUBSCRIBED CHANGED UNSUBSCRIBED",
-        AnchorCause: "SEGMENT LEAP",
+        AnchorCause: "SEGMENT CLOCK_STEP",
         GapCause: "OVERRUN DISK UNFIT",
         CountersCause: "RUNNING STOPPED",
         EndCause: "ROTATED STOPPED",

@@ -259,7 +259,7 @@ def small() -> tuple[bytes, list[Event]]:
         row(2, here, request=row(9).id),
         SubscriptionChange(0, 5, Change.SUBSCRIBED, "topic", "subscriber"),
         Letter(2, row(2).id, 6, there, "from", "to", 3, 200, 8, "full", b"payload" * 20),
-        Anchor(5, 6, AnchorCause.LEAP, 7),
+        Anchor(5, 6, AnchorCause.CLOCK_STEP, 7),
         row(3, here, reason="why " * 30),
         End(EndCause.STOPPED, 1, 2, 4, 1),
     ]

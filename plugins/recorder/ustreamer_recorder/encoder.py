@@ -360,7 +360,9 @@ class SegmentEncoder:
         self.next_change = change.number + 1
 
     def anchor(self, anchor: Anchor) -> None:
-        self._add(layout.ANCHOR, Kind.ANCHOR, anchor.cause, anchor.mono_ns, anchor.wall_ms, anchor.leap_ms)
+        self._add(
+            layout.ANCHOR, Kind.ANCHOR, anchor.cause, anchor.mono_ns, anchor.wall_ms, anchor.clock_step_ms
+        )
 
     def gap(self, gap: Gap) -> None:
         """Add a gap. The next row has the number after the missing rows."""

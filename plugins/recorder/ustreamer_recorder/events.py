@@ -105,7 +105,7 @@ class Anchor(msgspec.Struct, frozen=True):
     mono_ns: int
     wall_ms: int
     cause: AnchorCause = AnchorCause.SEGMENT
-    leap_ms: int = 0
+    clock_step_ms: int = 0
 
     def wall_us(self, time_ns: int) -> int:
         """The wall time of an event, in us since 1970."""

@@ -549,7 +549,7 @@ class Journal:
         self._opened_ns = self._synced_ns = now_ns
         self._headers.clear()
         self._encoder = encoder = SegmentEncoder(header, self._emit)
-        # A clock step between two files has no LEAP anchor.
+        # A clock step between two files has no CLOCK_STEP anchor.
         self._anchor = Anchor(now_ns, wall_ms, AnchorCause.SEGMENT, self._clock_step_ms(now_ns, wall_ms))
         encoder.anchor(self._anchor)
         if self._is_configured:
@@ -566,7 +566,7 @@ class Journal:
     def _check_clock_step(self, encoder: SegmentEncoder, now_ns: int, wall_ms: int) -> None:
         clock_step_ms = self._clock_step_ms(now_ns, wall_ms)
         if clock_step_ms:
-            self._anchor = Anchor(now_ns, wall_ms, AnchorCause.LEAP, clock_step_ms)
+            self._anchor = Anchor(now_ns, wall_ms, AnchorCause.CLOCK_STEP, clock_step_ms)
             encoder.anchor(self._anchor)
 
     def _clock_step_ms(self, now_ns: int, wall_ms: int) -> int:

@@ -220,7 +220,7 @@ PAYLOAD: Final = struct.Struct("<BxHIQ80s")
 """kind, part (from 0), length of the whole in bytes, seq of its row, the bytes of this part."""
 
 ANCHOR: Final = struct.Struct("<BB6xqqq64x")
-"""kind, cause, mono_ns, wall_ms, leap_ms."""
+"""kind, cause, mono_ns, wall_ms, clock_step_ms."""
 
 GAP: Final = struct.Struct("<BB6xQqq6QQQ")
 """kind, cause, first_seq, from_ns, until_ns; skipped: rows by verdict, subscription changes, dead letters."""
@@ -295,7 +295,7 @@ class AnchorCause(IntEnum):
     """Why an anchor was written: a file begins, or the wall clock was set."""
 
     SEGMENT = 0
-    LEAP = 1
+    CLOCK_STEP = 1
 
 
 class GapCause(IntEnum):

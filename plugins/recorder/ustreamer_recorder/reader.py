@@ -450,8 +450,8 @@ class _Decoder:
         return Samples(from_ns, until_ns, tuple(samples), dropped)
 
     def anchor(self, record: bytes) -> Anchor:
-        _, cause, mono_ns, wall_ms, leap_ms = layout.ANCHOR.unpack(record)
-        return Anchor(mono_ns, wall_ms, AnchorCause(cause), leap_ms)
+        _, cause, mono_ns, wall_ms, clock_step_ms = layout.ANCHOR.unpack(record)
+        return Anchor(mono_ns, wall_ms, AnchorCause(cause), clock_step_ms)
 
     def gap(self, record: bytes) -> Gap:
         _, cause, first_seq, from_ns, until_ns, a, b, c, d, e, f, changes, letters = layout.GAP.unpack(record)
