@@ -44,6 +44,17 @@ from ustreamer_recorder.layout import (
 )
 from ustreamer_recorder.lost_blocks import count_lost
 from ustreamer_recorder.note_queue import (
+    ROW_ARRIVED_NS,
+    ROW_ATTEMPTS,
+    ROW_ATTRIBUTES,
+    ROW_DESTINATION,
+    ROW_ID,
+    ROW_LETTER,
+    ROW_REASON,
+    ROW_RECEIVED_NS,
+    ROW_SETTLED_NS,
+    ROW_SIZE,
+    ROW_VERDICT,
     ChangeNote,
     ConfigNote,
     DeadLetterNote,
@@ -188,7 +199,7 @@ class Journal:
         if self._encoder is not None and self._encoder.size > self._rotate_at:
             self._rotate(EndCause.ROTATED)
         if self._window is not None and isinstance(note, tuple):
-            self._check_trigger(note[1], note[4], note[7])
+            self._check_trigger(note[ROW_ATTRIBUTES], note[ROW_VERDICT], note[ROW_ARRIVED_NS])
         encoder = self._encoder
         try:
             if not isinstance(note, tuple):
@@ -201,9 +212,9 @@ class Journal:
             self._on_note_failed(note, error)
         if isinstance(note, SampleNote):
             note_queue.payload_written(note)
-        elif isinstance(note, tuple) and note[11] is not None:
-            self._letter(note, note[11])
-            note_queue.payload_written(note[11])
+        elif isinstance(note, tuple) and note[ROW_LETTER] is not None:
+            self._letter(note, note[ROW_LETTER])
+            note_queue.payload_written(note[ROW_LETTER])
 
     def _on_note_failed(self, note: SingleNote, error: Exception) -> None:
         if isinstance(error, OSError):
@@ -276,18 +287,18 @@ class Journal:
         encoder = self._encoder
         if encoder is None:
             return  # missing with its row
-        attributes, reason = note[1], note[5]
+        attributes, reason = note[ROW_ATTRIBUTES], note[ROW_REASON]
         try:
             encoder.letter(
                 Letter(
                     seq=encoder.next_seq - 1,
-                    id=note[0],
-                    time_ns=note[10],
-                    target=self._targets.target_for(note[3], note[8]),
+                    id=note[ROW_ID],
+                    time_ns=note[ROW_SETTLED_NS],
+                    target=self._targets.target_for(note[ROW_DESTINATION], note[ROW_RECEIVED_NS]),
                     source=str(attributes.source),
                     sink=None if attributes.sink is None else str(attributes.sink),
-                    attempts=note[6],
-                    size=note[2],
+                    attempts=note[ROW_ATTEMPTS],
+                    size=note[ROW_SIZE],
                     code=None if reason is None else reason.code,
                     reason=None if reason is None else reason.message,
                     payload=letter.payload,
@@ -383,9 +394,9 @@ class Journal:
         """Count a note that was not recorded."""
         gap = self._gap(cause)
         if isinstance(note, tuple):
-            gap.rows[note[4]] += 1
-            gap.letters += note[11] is not None
-            gap.include_time(note[10])
+            gap.rows[note[ROW_VERDICT]] += 1
+            gap.letters += note[ROW_LETTER] is not None
+            gap.include_time(note[ROW_SETTLED_NS])
         elif isinstance(note, ChangeNote):
             gap.changes += 1
             gap.include_time(note.time_ns)

@@ -19,7 +19,7 @@ import msgspec
 
 from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import Verdict
-from ustreamer.core.delivery.ports import BatchTap
+from ustreamer.core.delivery.ports import BatchTap, Tap
 from ustreamer.core.routing.subscriptions import Change, Subscription
 from ustreamer.uprotocol.uattributes import UAttributes
 from ustreamer.uprotocol.umessage import UMessage
@@ -56,6 +56,18 @@ RowNote: TypeAlias = tuple[
     int,  # settled_ns
     DeadLetterNote | None,
 ]
+"""A tuple, because it is made on the path; the constants `ROW_*` are its indices."""
+ROW_ID: Final = 0
+ROW_ATTRIBUTES: Final = 1
+ROW_SIZE: Final = 2
+ROW_DESTINATION: Final = 3
+ROW_VERDICT: Final = 4
+ROW_REASON: Final = 5
+ROW_ATTEMPTS: Final = 6
+ROW_ARRIVED_NS: Final = 7
+ROW_RECEIVED_NS: Final = 8
+ROW_SETTLED_NS: Final = 10
+ROW_LETTER: Final = 11
 
 
 def row_of(batch: BatchNote, number: int) -> RowNote:
@@ -214,6 +226,11 @@ class NoteQueue:
                     letter,
                 )
             )
+
+        return self._batch_tap(tap)
+
+    def _batch_tap(self, tap: Tap) -> BatchTap:
+        """A tap that also takes messages that were delivered together."""
 
         def on_delivered_batch(
             messages: Sequence[UMessage], delivery: Delivery, times_ns: Sequence[int]
