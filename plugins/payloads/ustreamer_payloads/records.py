@@ -66,7 +66,7 @@ class _ScalarGroup:
         try:
             out += self.struct.pack(*[scalar.number(value[name]) for name, scalar in self.scalars])
         except (PayloadError, struct.error, OverflowError, TypeError):
-            for name, scalar in self.scalars:  # decode one at a time to find the faulty member
+            for name, scalar in self.scalars:  # encode one at a time to find the faulty member
                 _write(name, scalar, value, out)
 
 
@@ -166,7 +166,7 @@ class FlatRecordCodec(RecordCodec):
         try:
             out += self._pack(*[value[name] for name in self._group_names])
         except (struct.error, OverflowError, TypeError):
-            super().encode(value, out)  # decode one at a time to find the faulty member
+            super().encode(value, out)  # encode one at a time to find the faulty member
 
     def _decode_group(self, data: bytes, at: int, count: int) -> list[object]:
         group, names = self._group, self._group_names
