@@ -313,12 +313,12 @@ def test_gates_go_with_their_targets() -> None:
     bench = Bench(Config(mode="latest"))
     bench.directory.subscribe(SPEED, APP, 10)
     bench.publish()
-    assert len(bench.plugin._throttles) == 1
+    assert len(bench.plugin._filters) == 1
     bench.directory.unsubscribe(SPEED, APP)
     bench.publish()
     bench.chassis._routes.clear()
     gc.collect()
-    assert len(bench.plugin._throttles) == 0
+    assert len(bench.plugin._filters) == 0
 
 
 @pytest.mark.parametrize("mode", ["drop", "latest"])
@@ -394,9 +394,9 @@ def test_a_limit_changes_at_the_time_of_the_message_that_brought_the_change() ->
     bench = Bench(Config())
     bench.directory.subscribe(SPEED, APP, 10)
     bench.publish()
-    [(delivery, throttle)] = bench.plugin._throttles.items()
+    [(delivery, paced)] = bench.plugin._filters.items()
     notified: list[tuple[int, int]] = []
-    throttle.retune = lambda *times: notified.append(times)  # type: ignore[method-assign]
+    paced.retune = lambda *times: notified.append(times)  # type: ignore[method-assign]
     bench.directory.subscribe(SPEED, APP, 20)
     bench.time.advance(ms=30)
     bench.publish()

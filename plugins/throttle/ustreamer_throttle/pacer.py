@@ -24,11 +24,11 @@ LATE_TIMER_NS: Final = 20 * NS_PER_MS
 class Pacer(Generic[T]):
     """Holds items in order. Not thread-safe."""
 
-    __slots__ = ("_bytes", "_gate", "_late", "_waiting", "departure_gate")
+    __slots__ = ("_bytes", "_gate", "_late", "_waiting", "release_gate")
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
-        self.departure_gate: Gate | None = None
+        self.release_gate: Gate | None = None
         """The gate of the times at which items really leave. If this and `Gate.departure_gate` are None, none waits."""
         self._waiting: deque[tuple[T, int]] = deque()
         self._bytes = 0
@@ -37,17 +37,17 @@ class Pacer(Generic[T]):
     @property
     def due_ns(self) -> int | None:
         """When to call `release`; None while nothing waits."""
-        if not self._waiting or self.departure_gate is None:
+        if not self._waiting or self.release_gate is None:
             return None
-        return self.departure_gate.due_ns
+        return self.release_gate.due_ns
 
     def offer(self, item: T, size: int, now_ns: int) -> bool:
         """Whether an item that passed the gate leaves now; else it waits. Call `drop_excess` after it."""
-        if self.departure_gate is None:
+        if self.release_gate is None:
             if self._gate.departure_gate is not None:  # the first message of a bunch, which need not wait
-                self.departure_gate = copy.copy(self._gate.departure_gate)
+                self.release_gate = copy.copy(self._gate.departure_gate)
             return True
-        if not self._waiting and self.departure_gate.admit(now_ns):
+        if not self._waiting and self.release_gate.admit(now_ns):
             self._end()
             return True
         self._waiting.append((item, size))
@@ -72,7 +72,7 @@ class Pacer(Generic[T]):
 
     def _longest_wait_ns(self, now_ns: int) -> int:
         """How long the newest item waits, if timers are punctual."""
-        gate = self.departure_gate
+        gate = self.release_gate
         if gate is None or not self._waiting:
             return 0
         return max(gate.due_ns - now_ns, 0) + (len(self._waiting) - 1) * gate.period_ns
@@ -84,7 +84,7 @@ class Pacer(Generic[T]):
 
     def release(self, now_ns: int) -> T | None:
         """The oldest item, from `due_ns` on."""
-        if not self._waiting or self.departure_gate is None or not self.departure_gate.admit(now_ns):
+        if not self._waiting or self.release_gate is None or not self.release_gate.admit(now_ns):
             return None
         item = self._pop()
         self._end()
@@ -92,20 +92,20 @@ class Pacer(Generic[T]):
 
     def set_tolerance(self, tolerance: float) -> None:
         """See `Gate.set_tolerance`."""
-        if self.departure_gate is not None:
-            self.departure_gate.set_tolerance(tolerance)
+        if self.release_gate is not None:
+            self.release_gate.set_tolerance(tolerance)
 
     def retune(self, period_ns: int, now_ns: int) -> None:
         """See `Gate.retune`. Call `drop_excess` after it: with a slower limit the newest item may wait for too long."""
-        if self.departure_gate is not None:
-            self.departure_gate.retune(period_ns, now_ns)
+        if self.release_gate is not None:
+            self.release_gate.retune(period_ns, now_ns)
 
     def _end(self) -> None:
-        gate, departure_gate = self._gate, self.departure_gate
+        gate, release_gate = self._gate, self.release_gate
         if (
-            departure_gate is not None
+            release_gate is not None
             and gate.departure_gate is None
             and not self._waiting
-            and gate.keeps_bound_after(departure_gate)
+            and gate.keeps_bound_after(release_gate)
         ):
-            self.departure_gate = None
+            self.release_gate = None

@@ -59,8 +59,8 @@ class ThrottleConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return (ConfigWarning("latest", text, "leave latest out"),)
 
 
-class DropFilter(Filter):
-    """Mode `drop`: early messages are dropped. After a bunch, messages that pass wait for their time to leave."""
+class PacedFilter(Filter):
+    """A gate. After a bunch, messages that pass wait for their time to leave."""
 
     def __init__(self, gate: Gate, delivery: Delivery) -> None:
         self._gate = gate
@@ -68,13 +68,6 @@ class DropFilter(Filter):
         # Weak, because the plugin keeps filters by delivery: a strong reference back would keep both for ever.
         self._delivery = proxy(delivery)
         self._timer_ns = NEVER_NS  # of the earliest timer that is set
-
-    def admit(self, message: UMessage, now_ns: int) -> Verdict | None:
-        if not self._gate.admit(now_ns, message.id.msb):
-            return Verdict.THROTTLED
-        if self._gate.departure_gate is None and self._pacer.departure_gate is None:
-            return None
-        return self._pace(message, now_ns)
 
     def release_due(self, now_ns: int) -> UMessage | None:
         if now_ns >= self._timer_ns:
@@ -121,7 +114,18 @@ class DropFilter(Filter):
             self._delivery.wake_at(due_ns, self)
 
 
-class LatestFilter(DropFilter):
+class DropFilter(PacedFilter):
+    """Mode `drop`: early messages are dropped."""
+
+    def admit(self, message: UMessage, now_ns: int) -> Verdict | None:
+        if not self._gate.admit(now_ns, message.id.msb):
+            return Verdict.THROTTLED
+        if self._gate.departure_gate is None and self._pacer.release_gate is None:
+            return None
+        return self._pace(message, now_ns)
+
+
+class LatestFilter(PacedFilter):
     """Mode `latest`: an early message is held until it is due or a newer one replaces it."""
 
     def __init__(self, gate: Gate, delivery: Delivery) -> None:
@@ -150,8 +154,8 @@ class LatestFilter(DropFilter):
 
     def departs_at(self, when_ns: int) -> bool:
         # Before that, a message of the sampler only moves behind those that wait.
-        departure_gate = self._pacer.departure_gate
-        return departure_gate is None or when_ns >= departure_gate.due_ns
+        release_gate = self._pacer.release_gate
+        return release_gate is None or when_ns >= release_gate.due_ns
 
     def _due_ns(self) -> int | None:
         due = [each for each in (self._pacer.due_ns, self._sampler.due_ns) if each is not None]
@@ -168,7 +172,7 @@ class ThrottlePlugin:
         self._latest: Sublist[bool] = Sublist()
         for pattern in config.latest:
             self._latest.insert(UUri.parse(pattern).with_authority(context.authority), True)
-        self._throttles: WeakKeyDictionary[Delivery, DropFilter] = WeakKeyDictionary()
+        self._filters: WeakKeyDictionary[Delivery, PacedFilter] = WeakKeyDictionary()
 
     def reconfigure(self, config: ThrottleConfig) -> Callable[[], None]:
         """Apply another tolerance. Raises ValueError for another mode: held messages would follow newer ones."""
@@ -182,8 +186,8 @@ class ThrottlePlugin:
 
         def apply() -> None:
             self._config = config
-            for throttle in self._throttles.values():
-                throttle.set_tolerance(config.tolerance)
+            for paced in self._filters.values():
+                paced.set_tolerance(config.tolerance)
 
         return apply
 
@@ -191,16 +195,16 @@ class ThrottlePlugin:
     def ustreamer_filters(self, delivery: Delivery) -> Filter | None:
         """A gate for a publication with a limit; none for RPC and notifications, which are never throttled."""
         if delivery.topic is None or not delivery.period_ns:
-            self._throttles.pop(delivery, None)
+            self._filters.pop(delivery, None)
             return None
-        throttle = self._throttles.get(delivery)
-        if throttle is None:
-            throttle = self._throttles[delivery] = self._throttle(delivery, delivery.topic)
+        paced = self._filters.get(delivery)
+        if paced is None:
+            paced = self._filters[delivery] = self._new_filter(delivery, delivery.topic)
         else:
-            throttle.retune(delivery.period_ns, delivery.period_since_ns)
-        return throttle
+            paced.retune(delivery.period_ns, delivery.period_since_ns)
+        return paced
 
-    def _throttle(self, delivery: Delivery, topic: UUri) -> DropFilter:
+    def _new_filter(self, delivery: Delivery, topic: UUri) -> PacedFilter:
         gate = Gate(delivery.period_ns, self._config.tolerance, self._config.max_delay_ms * NS_PER_MS)
         if self._config.mode == "latest" or self._latest.match(topic):
             return LatestFilter(gate, delivery)
