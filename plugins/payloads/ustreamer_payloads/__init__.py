@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Payloads: decodes the payloads of a topic for taps and dashboards, by a description in the configuration.
 
-Input: the section `[plugins.payloads]`, then payloads. Output: named values, or an error with the offset and the
+In: the section `[plugins.payloads]`, then payloads. Out: named values, or an error with the offset and the
 member name. Routing never decodes a payload.
 
     config.py      the types of the configuration section (shapes)

@@ -3,7 +3,7 @@
 
 No I/O.
 
-Input: desired subscriptions of sessions, Responses and Updates, the time. Output: Requests, and results for the
+In: desired subscriptions of sessions, Responses and Updates, the time. Out: Requests, and results for the
 sessions. Each rate is a uEntity, which the sessions at this rate share. A `SubscriptionReconciler` orders the calls
 about one topic of one rate. At most one call is pending; a value that changes meanwhile is requested after its response.
 
