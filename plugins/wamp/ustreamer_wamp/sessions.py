@@ -101,7 +101,7 @@ class Sessions:
     def _change_users(self, config: WampConfig) -> None:
         try:
             self.router.change_users(config)
-        except Exception:  # nobody waits for the result of this thread
+        except Exception:  # no thread waits for the result
             log.exception("wamp.users_not_changed")
 
     def close(self) -> None:

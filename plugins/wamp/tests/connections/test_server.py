@@ -556,7 +556,7 @@ def test_certificates_that_cannot_be_read_are_named(start: Start, tmp_path: Path
         start("wss://127.0.0.1:0/ws", tls=missing)
 
 
-def test_an_encrypted_key_is_named_and_nobody_is_asked_for_its_password(start: Start, tmp_path: Path) -> None:
+def test_an_encrypted_key_is_refused_without_a_question_on_the_terminal(start: Start, tmp_path: Path) -> None:
     with pytest.raises(UStatusError, match=r"wamp\.key: the key is encrypted"):
         start("wss://127.0.0.1:0/ws", tls=write_certificate(tmp_path, "car", b"secret"))
 
