@@ -240,6 +240,47 @@ def test_a_device_that_answered_once_keeps_its_version_while_it_is_away(
         rig.advance(s=pause_s)
 
 
+@pytest.mark.parametrize(("before", "after"), [(3, 4), (4, 3)])
+@pytest.mark.parametrize("answer", [None, UCode.DEADLINE_EXCEEDED])
+def test_a_device_behind_a_router_that_changed_its_version_is_found_by_a_probe(
+    rig: "ServiceRig", before: int, after: int, answer: UCode | None
+) -> None:
+    """The link to the router stays up while the device gets another software."""
+    rig.subscribe(REMOTE)
+    answer_in_one_version(rig, before)
+    rig.subscribe(TOPICS[1])
+    call = rig.take_remote_request()
+    if answer is not None:
+        rig.remote_refuses(call, answer)
+    rig.advance(s=300)
+    assert version_of(rig.take_remote_request()) == before
+    rig.advance(s=1)
+    [probe] = take_probes(rig)
+    assert version_of(probe) == after
+    rig.remote_grants(probe)
+    assert answer_in_one_version(rig, after) == [(SUBSCRIBE, after)]
+    rig.unsubscribe(REMOTE)
+    assert answer_in_one_version(rig, after) == [(UNSUBSCRIBE, after)]
+
+
+def test_a_device_that_was_away_behind_a_router_is_called_in_its_version_again(rig: "ServiceRig") -> None:
+    """Where it knows both, a subscription in the other one would be a second one."""
+    rig.subscribe(REMOTE)
+    answer_in_one_version(rig, 3)
+    rig.subscribe(TOPICS[1])
+    versions = []
+    for _ in range(3):
+        versions.append(version_of(rig.take_remote_request()))
+        rig.advance(s=300)
+    assert versions == [3, 3, 3]
+    rig.remote_grants(rig.take_remote_request())
+    take_probes(rig)
+    rig.subscribe(TOPICS[2])
+    assert answer_in_one_version(rig, 3) == [(SUBSCRIBE, 3)]
+    rig.advance(s=10)
+    assert take_probes(rig) == []
+
+
 @pytest.mark.parametrize("subscriber", [US3, US4])
 def test_a_lost_subscription_is_noticed_in_the_version_of_the_device(
     rig: "ServiceRig", subscriber: UUri

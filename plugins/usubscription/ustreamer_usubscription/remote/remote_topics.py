@@ -298,7 +298,7 @@ class RemoteTopics:
             topic = remote_call.key
             version = self._call_versions[topic] = self._peer_versions.version_for(topic)
             message = self._encode_request(remote_call, version)
-            if self._peer_versions.is_open(topic):
+            if self._peer_versions.is_uncertain(topic):
                 self._probes.on_call(self._upstream_of(topic.authority_name), now_ns)
             self._hints.pop(topic, None)  # it is older than this call
             self._calls.begin_call(remote_call, message.id, now_ns)
@@ -318,7 +318,7 @@ class RemoteTopics:
         """Send a copy of a pending call in the other version, to each device that has not answered for a while."""
         for authority in self._probes.pop_due(now_ns):
             calls = self._calls.pending_calls(authority)
-            remote_call = next((each for each in calls if self._peer_versions.is_open(each.key)), None)
+            remote_call = next((each for each in calls if self._peer_versions.is_uncertain(each.key)), None)
             if remote_call is None:
                 self._probes.end(authority)
                 continue

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls in the other version of the interface, to devices that have not answered yet.
+"""Calls in the other version of the interface, to devices that have not answered yet, or not the last call.
 
 A call waits 5 minutes for its answer, and a device may listen at the methods of the other version only. So a second
 after a call one copy of a pending call is sent in the other version, a probe. It is as valid as a call, and its answer
