@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """A uSubscription of version 3 or 4 as a process of its own, with a codec of its own, which keeps nothing on disk.
 
-    python -m tests.e2e.subscriptions.usubscription_process PORT VERSION [silent] [TOPIC,SUBSCRIBER]...
+    python -m tests.e2e.subscriptions.usubscription_process PORT VERSION [silent] [slow] [TOPIC,SUBSCRIBER]...
 
 It starts with the given subscriptions, as `authority/entity/version/resource` in hex. It publishes updates on its
-change topic, unless it is `silent`. The first line is READY.
+change topic, unless it is `silent`. If it is `slow`, each list takes `SLOW_LIST_S`. The first line is READY.
 """
 
 import os
 import signal
 import sys
+import time
 from typing import Final
 
 from tests.e2e.rigs import wire
@@ -17,22 +18,33 @@ from tests.e2e.rigs.entities import ZenohEntity, ZenohSample
 from tests.e2e.rigs.wire import Attributes, Uri
 
 AUTHORITY: Final = "hpc.vin1"
+SLOW_LIST_S: Final = 0.7
+"""More than the 0.5 s between two requests of a streamer."""
 
 
 class OutsideUsubscription:
     def __init__(
-        self, port: int, version: int, subscriptions: list[tuple[Uri, Uri]], *, silent: bool
+        self,
+        port: int,
+        version: int,
+        subscriptions: list[tuple[Uri, Uri]],
+        *,
+        silent: bool,
+        slow: bool,
     ) -> None:
         self._version = version
         self._silent = silent
+        self._list_s = SLOW_LIST_S if slow else 0.0
         self._subscribed = dict.fromkeys(subscriptions, b"")
         self._address = Uri(AUTHORITY, 0, version)
         self._entity = ZenohEntity(port, AUTHORITY, 0, listen_to=f"up/*/*/*/*/*/{AUTHORITY}/0/0/{version}/*")
 
     def run(self) -> None:
-        """Answer requests in order until SIGTERM."""
+        """Answer requests in order until SIGTERM, also those that have expired."""
         answered = 0
-        while not signal.sigtimedwait({signal.SIGTERM}, 0.002):
+        # Not sigtimedwait: after SIGSTOP and SIGCONT it returns as if the signal had come.
+        while signal.SIGTERM not in signal.sigpending():
+            time.sleep(0.002)
             samples = self._entity.inbox.items()
             for sample in samples[answered:]:
                 self._answer(sample)
@@ -42,6 +54,7 @@ class OutsideUsubscription:
         head = sample.head
         assert head.sink is not None
         if head.sink.resource == wire.FETCH_SUBSCRIPTIONS:
+            time.sleep(self._list_s)
             entries = [self._entry(*pair, attributes) for pair, attributes in self._subscribed.items()]
             self._entity.respond(sample, b"".join(wire.field(1, each) for each in entries))
             return
@@ -92,13 +105,14 @@ def uri_in(text: str) -> Uri:
 
 def main() -> None:
     port, version, *rest = sys.argv[1:]
-    pairs = [each.split(",") for each in rest if each != "silent"]
+    pairs = [each.split(",") for each in rest if "," in each]
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     service = OutsideUsubscription(
         int(port),
         int(version),
         [(uri_in(topic), uri_in(who)) for topic, who in pairs],
         silent="silent" in rest,
+        slow="slow" in rest,
     )
     os.write(1, b"READY\n")
     service.run()
