@@ -117,9 +117,10 @@ def test_the_directory_has_an_outage_until_there_is_a_list(rig: Rig) -> None:
     rig.answer(asked, listed(TOPICS[0]))
     rig.wait_topics(TOPICS[0])
     wait_until(lambda: rig.directory.outage() is None)
-    for count in (3, 4):
-        rig.advance(ms=600)
-        rig.wait_request(count)
+    rig.advance(ms=1_200)  # twice the time of the answer
+    rig.wait_request(4)
+    rig.advance(ms=1_200)
+    wait_until(lambda: rig.directory.outage() is not None)
     outage = rig.directory.outage()
     assert outage is not None
     assert outage.since_ms > since_ms
@@ -228,6 +229,47 @@ def test_the_other_version_is_tried_after_a_refusal_and_after_silence(rig: Rig) 
     wait_until(lambda: rig.requests[-1].attributes.sink == UUri(OWN, 0, 3, 3))
 
 
+def test_after_one_request_without_an_answer_both_versions_are_requested(rig: Rig) -> None:
+    rig.answer(rig.wait_request(1), listed(TOPICS[0]))
+    rig.wait_topics(TOPICS[0])
+    for count in (2, 4):
+        rig.advance(ms=600)
+        rig.wait_request(count)
+    assert [each.attributes.sink for each in rig.requests[2:]] == [UUri(OWN, 0, 3, 3), UUri(OWN, 0, 4, 3)]
+
+
+def test_a_refusal_of_one_version_does_not_replace_the_late_answer_in_the_other(rig: Rig) -> None:
+    late = rig.wait_request(1)
+    rig.advance(ms=600)
+    rig.wait_request(3)
+    rig.other.send(
+        error_response(rig.ids.next(), rig.requests[2], UStatus(UCode.UNIMPLEMENTED, "version 3 only"))
+    )
+    rig.answer(late, listed(TOPICS[0]))
+    rig.wait_topics(TOPICS[0])
+    rig.advance(ms=1_200)
+    assert rig.wait_request(4).attributes.sink == UUri(OWN, 0, 3, 3)
+
+
+@pytest.mark.parametrize("answer_ms", [700, 2_000])
+def test_a_slow_process_is_followed_with_one_request_at_a_time(rig: Rig, answer_ms: int) -> None:
+    """It answers all requests in order, also those that expired long ago."""
+    answered, busy_ms, open_requests = 0, 0, []
+    for _ in range(400):
+        wait_until(lambda: (rig.timers.next_due_ns or 0) > rig.time.now_ns)
+        rig.advance(ms=100)
+        requests = [each for each in rig.requests if each.attributes.sink == UUri(OWN, 0, 3, 3)]
+        open_requests.append(len(requests) - answered)
+        busy_ms = busy_ms + 100 if open_requests[-1] else 0
+        if busy_ms == answer_ms:
+            rig.answer(requests[answered], listed(TOPICS[0]))
+            answered, busy_ms = answered + 1, 0
+    assert max(open_requests) > 1
+    assert set(open_requests[-100:]) == {0, 1}
+    assert rig.service.statistics()["answering"] == 1
+    rig.wait_topics(TOPICS[0])
+
+
 @pytest.mark.parametrize("version", [3, 4])
 def test_after_any_silence_a_process_is_found_by_the_next_request(rig: Rig, version: int) -> None:
     for silent in range(1, 3 * UNANSWERED):
@@ -273,11 +315,15 @@ def test_a_denial_by_a_redundant_streamer_does_not_replace_the_answer(
 def test_a_process_that_denies_each_request_is_reported_as_such(
     rig: Rig, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for count in range(1, UNANSWERED + 1):
-        deny(rig, rig.wait_request(count))
-        wait_until(lambda count=count: rig.service.statistics().get("denied") == count)  # type: ignore[misc]
+    denied = 0
+    for versions in (1, *[2] * (UNANSWERED - 1)):
+        rig.wait_request(denied + versions)
+        for asked in rig.requests[denied:]:
+            deny(rig, asked)
+        denied += versions
+        wait_until(lambda denied=denied: rig.service.statistics().get("denied") == denied)  # type: ignore[misc]
         rig.advance(ms=600)
-    rig.wait_request(UNANSWERED + 1)
+    rig.wait_request(denied + 1)
     [lost] = [each for each in caplog.records if each.message == "usubscription.external_lost"]
     assert vars(lost)["why"] == "PERMISSION_DENIED"
 

@@ -77,10 +77,16 @@ class ExternalDevice:
         return StreamerProcess(config)
 
     def start(self, command: Sequence[str | Path]) -> None:
-        """Start the uSubscription; it prints a line when it serves."""
-        self._service = subprocess.Popen(command, stdout=subprocess.PIPE)
-        assert self._service.stdout is not None
-        assert self._service.stdout.readline() == b"READY\n"
+        """Start the uSubscription; it prints a line when it serves. Then the one before is killed."""
+        service = subprocess.Popen(command, stdout=subprocess.PIPE)
+        assert service.stdout is not None
+        assert service.stdout.readline() == b"READY\n"
+        self.kill_service()
+        self._service = service
+
+    def signal_service(self, number: int) -> None:
+        assert self._service is not None
+        self._service.send_signal(number)
 
     def kill_service(self) -> None:
         if self._service is not None:

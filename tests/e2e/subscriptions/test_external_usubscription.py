@@ -2,6 +2,7 @@
 """The device has a uSubscription of its own, another process: the streamer follows it."""
 
 import json
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -74,6 +75,36 @@ def test_the_streamer_follows_a_process_that_is_killed_and_returns_empty_or_full
     assert max(followed_s) < FOLLOWED_S
     names = [each["event"] for each in device.streamer.log_records]
     assert "usubscription.external_found" in names
+
+
+@pytest.mark.parametrize(("before", "after"), [(3, 4), (4, 3)])
+def test_the_streamer_follows_a_process_that_is_replaced_at_once_by_one_of_the_other_version(
+    device: Device, before: int, after: int
+) -> None:
+    device.start_service(SUBSCRIBED, version=before)
+    device.wait_flows(True)
+    device.start_service(version=after)  # empty
+    assert device.wait_flows(False) < FOLLOWED_S
+
+
+def test_the_streamer_follows_a_process_that_takes_longer_for_a_list_than_between_two_requests(
+    device: Device,
+) -> None:
+    device.start_service("silent", "slow", SUBSCRIBED)
+    device.wait_flows(True)
+    for method, flows in ((wire.UNSUBSCRIBE, False), (wire.SUBSCRIBE, True)) * 2:
+        device.call(method)
+        device.wait_flows(flows)
+
+
+def test_the_streamer_follows_a_process_that_stopped_for_a_while(device: Device) -> None:
+    device.start_service("silent", SUBSCRIBED)
+    device.wait_flows(True)
+    device.signal_service(signal.SIGSTOP)
+    device.streamer.stderr.wait_one(lambda line: "usubscription.external_lost" in line)
+    device.signal_service(signal.SIGCONT)
+    device.call(wire.UNSUBSCRIBE)
+    assert device.wait_flows(False) < FOLLOWED_S
 
 
 @pytest.mark.parametrize("subject", ["//hpc.vin1/5000/1/8001", "//cloud/10A1/1/0"])

@@ -3,8 +3,8 @@
 
 Three sources, so that the directory is right with any uSubscription:
 
-* **the list** (FetchSubscriptions) every `poll_ns`, which grows with its length. It is the truth: what it lacks ends,
-  also after that process restarted with another store or with none.
+* **the list** (FetchSubscriptions) every `poll_ns`, which grows with its length, and with the time that an answer takes.
+  It is the truth: what it lacks ends, also after that process restarted with another store or with none.
 * **updates** on its change topic `0/3/8000` and `0/4/8000`: a Subscribe there takes effect within milliseconds.
 * **notifications**, for which this service registers in version 4, where one registration covers all topics.
 
@@ -52,7 +52,7 @@ from ustreamer.uprotocol.uattributes import UMessageType, UPayloadFormat
 from ustreamer.uprotocol.umessage import UMessage, error_response, request, response
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
 from ustreamer.uprotocol.utransport import UTransport
-from ustreamer.uprotocol.uuid import UUID, UuidSource
+from ustreamer.uprotocol.uuid import UuidSource
 from ustreamer.uprotocol.uuri import ANY, ANY_RESOURCE, ANY_VERSION, UUri
 from ustreamer_usubscription.config import UsubscriptionConfig
 from ustreamer_usubscription.directory import InMemoryDirectory
@@ -64,9 +64,11 @@ from ustreamer_usubscription.external.codec import (
     fetch_request,
     page_in,
 )
+from ustreamer_usubscription.external.list_requests import ListRequests
 from ustreamer_usubscription.inbox import ServiceInbox
 from ustreamer_usubscription.model.subscription import SubscriptionRecord, TopicEntityPair
 from ustreamer_usubscription.operator_changes import OperatorChange
+from ustreamer_usubscription.remote.peer_versions import OTHER_VERSION
 
 CLIENT: Final = 0x1_0004
 """Instance 1 of core.ustreamer: the entity that asks."""
@@ -75,10 +77,8 @@ POLL_NS: Final = 500_000_000
 POLL_NS_PER_SUBSCRIPTION: Final = 50_000
 """So a list of 100 000 is requested every 5.5 s."""
 TTL_MS: Final = 1_000
-MAX_ASKED: Final = 8
-"""Requests whose answer counts; it may be late."""
 UNANSWERED: Final = 4
-"""Requests without an answer, after which both versions are requested."""
+"""Requests without an answer, after which a process that has never answered is reported."""
 MAX_TOPICS: Final = 64
 """Topics that are listed one by one between two lists of everything, where those are refused."""
 REFUSALS: Final = 2
@@ -86,7 +86,6 @@ REFUSALS: Final = 2
 MAX_CHANGES: Final = 10_000
 """Updates that are remembered during a request; with more, the list is requested again."""
 
-_OTHER: Final = {VERSION_3: VERSION_4, VERSION_4: VERSION_3}
 _MAX_MESSAGES: Final = 10_000
 
 log = logging.getLogger("ustreamer.usubscription")
@@ -105,11 +104,13 @@ class ExternalUsubscription:
         self._authority = context.authority
         self._client = UUri(context.authority, CLIENT, 1, 0)
         self._ids = UuidSource(context.clock.wall_ms)
-        self._inbox: ServiceInbox[UMessage] = ServiceInbox(_MAX_MESSAGES)
+        self._inbox: ServiceInbox[tuple[UMessage, int]] = ServiceInbox(
+            _MAX_MESSAGES
+        )  # each with its arrival time
         self._bus: UTransport | None = None
         self._running = ExitStack()
         self._version = VERSION_3
-        self._asked: dict[UUID, int] = {}  # for the next page, with their version; a late answer counts, too
+        self._requests = ListRequests()
         self._next_poll_ns = self._timer_ns = 0
         self._listed: dict[TopicEntityPair, SubscriptionRecord] = {}  # the pages so far
         self._listed_count = 0
@@ -128,7 +129,7 @@ class ExternalUsubscription:
                 SubscriptionRecord(
                     UUri(self._authority, USUBSCRIPTION, version, CHANGE_RESOURCE), self._client
                 )
-                for version in _OTHER
+                for version in OTHER_VERSION
             )
         }
 
@@ -183,14 +184,14 @@ class ExternalUsubscription:
 
     def _on_message(self, message: UMessage) -> None:
         try:
-            self._inbox.put_nowait(message)
+            self._inbox.put_nowait((message, self._context.clock.monotonic_ns()))
         except UStatusError:  # what was lost comes with the next list
             self.counts["ignored"] += 1
 
     def _run(self) -> None:
         while (batch := self._inbox.wait_batch()) is not None:
-            for message in batch:
-                self._process(message)
+            for message, arrived_ns in batch:
+                self._process(message, arrived_ns)
             self._poll()
 
     # --- requests -----------------------------------------------------------------------------------------------------
@@ -201,7 +202,7 @@ class ExternalUsubscription:
             return
         self._end_expired()
         if now_ns >= self._next_poll_ns:
-            if self._asked:
+            if self._requests.is_awaiting:
                 self._on_no_answer()
             else:
                 self._begin_list()
@@ -217,16 +218,15 @@ class ExternalUsubscription:
 
     def _request_page(self, now_ns: int) -> None:
         # After a silence it may listen at the methods of the other version only.
-        versions = _OTHER if self._unanswered >= UNANSWERED else (self._version,)
+        versions = OTHER_VERSION if self._unanswered else (self._version,)
         for version in versions:
             topic = self._topics[0] if self._topics else None
             payload = fetch_request(version, self._listed_count, topic).SerializeToString()
             message = self._request(version, FETCH_SUBSCRIPTIONS, payload)
             if self._send(message):
-                self._asked[message.id] = version
-        while len(self._asked) > MAX_ASKED:
-            del self._asked[next(iter(self._asked))]
-        self._next_poll_ns = now_ns + (self._poll_ns() if self._is_known else POLL_NS)
+                self._requests.add(message.id, version, now_ns)
+        poll_ns = self._poll_ns() if self._is_known else POLL_NS
+        self._next_poll_ns = now_ns + max(poll_ns, self._requests.pause_ns)
 
     def _request(self, version: int, method: int, payload: bytes) -> UMessage:
         sink = UUri(self._authority, USUBSCRIPTION, version, method)
@@ -250,7 +250,7 @@ class ExternalUsubscription:
         self._lost(UCode.PERMISSION_DENIED.name if self._is_denied else NO_ANSWER)
         self._is_denied = False
         if self._listed_count or self._topics:  # they may be of a process that has gone
-            self._asked.clear()
+            self._requests.end_page()
             self._begin_list()
 
     def _lost(self, why: str) -> None:
@@ -276,13 +276,12 @@ class ExternalUsubscription:
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
-    def _process(self, message: UMessage) -> None:
+    def _process(self, message: UMessage, arrived_ns: int) -> None:
         attributes = message.attributes
         if attributes.type is UMessageType.REQUEST:
             self._answer_for_served(message)
         elif attributes.type is UMessageType.RESPONSE:
-            if attributes.reqid in self._asked:
-                self._on_list(message)
+            self._on_response(message, arrived_ns)
         elif is_update(message) and attributes.source.authority_name == self._authority:
             self._on_update(message)
 
@@ -296,27 +295,35 @@ class ExternalUsubscription:
             if len(self._heard) < MAX_TOPICS:
                 self._heard[change.entry.topic] = None
             return
-        if self._asked:
+        if self._requests.is_awaiting:
             if len(self._changes) >= MAX_CHANGES:  # too many to repeat: the next list has them
-                self._asked.clear()
+                self._requests.end_page()
             self._changes.append(change)
         self._apply({change.entry.pair: change.entry if change.is_routed else None})
 
-    def _on_list(self, message: UMessage) -> None:
-        now_ns = self._context.clock.monotonic_ns()
+    def _on_response(self, message: UMessage, arrived_ns: int) -> None:
+        """Its code; one to an earlier request only shows how long the process takes."""
         code, reqid = message.attributes.commstatus or UCode.OK, message.attributes.reqid
-        assert reqid is not None
+        version = self._requests.version_of(reqid)
         if code in NOT_DELIVERED:  # by a dispatcher on the path
-            self._asked.pop(reqid)
-            self._on_no_answer()
+            self._requests.remove(reqid)
+            if version is not None:
+                self._on_no_answer()
             return
-        self._is_denied = code is UCode.PERMISSION_DENIED
-        if self._is_denied:
-            self.counts["denied"] += 1
+        if code is UCode.PERMISSION_DENIED:
+            if version is not None:
+                self._is_denied = True
+                self.counts["denied"] += 1
             return
-        self._version = self._asked[reqid]
-        self._asked.clear()
+        self._requests.on_answer(reqid, arrived_ns)
+        if version is None or (code is UCode.UNIMPLEMENTED and self._requests.is_awaiting_other(version)):
+            return
+        self._version, self._is_denied = version, False
+        self._requests.end_page()
         self._is_answering, self._unanswered = True, 0
+        self._on_list(message, code, self._context.clock.monotonic_ns())
+
+    def _on_list(self, message: UMessage, code: UCode, now_ns: int) -> None:
         if self._topics:
             self._on_topic(message, now_ns)
             return
@@ -350,7 +357,7 @@ class ExternalUsubscription:
                 self._request_topic(now_ns)
                 return
         self._lost(code.name)
-        self._version = _OTHER[self._version]
+        self._version = OTHER_VERSION[self._version]
 
     def _known_topics(self) -> dict[UUri, None]:
         return {each.topic: None for each in self._directory if each.pair not in self._own}
@@ -425,7 +432,7 @@ class ExternalUsubscription:
         sink, source = message.attributes.sink, message.attributes.source
         assert sink is not None
         try:
-            if sink.authority_name == self._authority or sink.ue_version_major not in _OTHER:
+            if sink.authority_name == self._authority or sink.ue_version_major not in OTHER_VERSION:
                 raise UStatusError(UCode.UNIMPLEMENTED, "core.usubscription is another process")
             if source.authority_name != self._authority or source.ue_id != USUBSCRIPTION:
                 text = f"only core.usubscription of {self._authority!r} may subscribe here"
