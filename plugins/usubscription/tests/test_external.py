@@ -149,6 +149,48 @@ def test_a_list_in_pages_counts_as_a_whole(rig: Rig) -> None:
     rig.wait_topics(TOPICS[0], TOPICS[1])
 
 
+def test_a_change_between_two_pages_ends_no_other_subscription(rig: Rig) -> None:
+    rig.answer(rig.wait_request(1), *map(listed, TOPICS[:3]))
+    rig.wait_topics(*TOPICS[:3])
+    rig.advance(ms=600)
+    rig.answer(rig.wait_request(2), listed(TOPICS[0]), listed(TOPICS[1]), more=True)
+    second = rig.wait_request(3)
+    rig.update(listed(TOPICS[0], state=0))  # so TOPICS[2] moves to the first page
+    rig.answer(second)
+    again = rig.wait_request(4)
+    assert pb3.FetchSubscriptionsRequest.FromString(again.payload).offset == 0
+    rig.wait_topics(TOPICS[1], TOPICS[2])
+    rig.answer(again, listed(TOPICS[1]), more=True)
+    rig.answer(rig.wait_request(5), listed(TOPICS[2]))
+    rig.advance(ms=600)
+    rig.wait_request(6)
+    rig.wait_topics(TOPICS[1], TOPICS[2])
+
+
+def test_what_two_lists_in_pages_lack_ends(rig: Rig) -> None:
+    rig.answer(rig.wait_request(1), *map(listed, TOPICS[:3]))
+    rig.wait_topics(*TOPICS[:3])
+    rig.advance(ms=600)
+    for count in (2, 4):
+        rig.answer(rig.wait_request(count), listed(TOPICS[0]), more=True)
+        rig.answer(rig.wait_request(count + 1), listed(TOPICS[1]))
+    rig.wait_topics(*TOPICS[:2])
+
+
+def test_each_list_in_pages_may_lack_something_else_without_a_request_more(rig: Rig) -> None:
+    rig.answer(rig.wait_request(1), *map(listed, TOPICS[:3]))
+    rig.wait_topics(*TOPICS[:3])
+    rig.advance(ms=600)
+    for count, missing in ((2, TOPICS[2]), (4, TOPICS[1])):
+        first, second = (each for each in TOPICS[:3] if each != missing)
+        rig.answer(rig.wait_request(count), listed(first), more=True)
+        rig.answer(rig.wait_request(count + 1), listed(second))
+    rig.update(listed(TOPICS[3]))
+    rig.update(listed(TOPICS[3], state=0))
+    rig.wait_topics(*TOPICS[:3])
+    assert len(rig.requests) == 5
+
+
 def test_an_update_takes_effect_at_once_and_outlives_an_older_list(rig: Rig) -> None:
     rig.answer(rig.wait_request(1), listed(TOPICS[3]))
     rig.wait_topics(TOPICS[3])

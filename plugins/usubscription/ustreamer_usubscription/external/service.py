@@ -4,7 +4,8 @@
 Three sources, so that the directory is right with any uSubscription:
 
 * **the list** (FetchSubscriptions) every `poll_ns`, which grows with its length, and with the time that an answer takes.
-  It is the truth: what it lacks ends, also after that process restarted with another store or with none.
+  It is the truth: what it lacks ends, also after that process restarted with another store or with none. Entries can
+  move while the pages of a list are read. So what such a list lacks ends when the next one lacks it, too.
 * **updates** on its change topic `0/3/8000` and `0/4/8000`: a Subscribe there takes effect within milliseconds.
 * **notifications**, for which this service registers in version 4, where one registration covers all topics.
 
@@ -115,6 +116,7 @@ class ExternalUsubscription:
         self._listed: dict[TopicEntityPair, SubscriptionRecord] = {}  # the pages so far
         self._listed_count = 0
         self._changes: list[ListedChange] = []  # since the request for the first page
+        self._missing: set[TopicEntityPair] = set()  # in the last list, which had several pages
         self._is_started = self._is_known = False
         self._is_answering = self._is_reported = self._is_denied = False
         self._unanswered = self._refused = 0
@@ -343,7 +345,15 @@ class ExternalUsubscription:
             return
         self._refused = 0
         self._heard.clear()
-        self._on_complete({each.pair: each for each in self._directory if each.pair not in self._own})
+        known = {each.pair: each for each in self._directory if each.pair not in self._own}
+        if self._listed_count == page.length:
+            self._on_complete(known)
+            return
+        is_second = bool(self._missing)
+        self._on_complete(known, missing_before=self._missing)
+        if self._missing and not is_second:
+            self._begin_list()
+            self._request_page(now_ns)
 
     def _on_refusal(self, code: UCode, now_ns: int) -> None:
         """Try the other version, then list topics one by one."""
@@ -384,14 +394,21 @@ class ExternalUsubscription:
                 self._listed |= {each.pair: each for each in page.subscriptions if each.topic == topic}
         self._request_topic(now_ns)
 
-    def _on_complete(self, known: dict[TopicEntityPair, SubscriptionRecord]) -> None:
-        """Those of `known` that are not listed end."""
+    def _on_complete(
+        self,
+        known: dict[TopicEntityPair, SubscriptionRecord],
+        missing_before: set[TopicEntityPair] | None = None,
+    ) -> None:
+        """Those of `known` that are not listed end; with `missing_before`, only those of them that it has, too."""
         for change in self._changes:
             self._listed.pop(change.entry.pair, None)
             if change.is_routed:
                 self._listed[change.entry.pair] = change.entry
         listed, self._listed, self._changes = self._listed, {}, []
-        ended: dict[TopicEntityPair, SubscriptionRecord | None] = dict.fromkeys(known.keys() - listed.keys())
+        missing = known.keys() - listed.keys()
+        ending = missing if missing_before is None else missing & missing_before
+        self._missing = missing - ending
+        ended: dict[TopicEntityPair, SubscriptionRecord | None] = dict.fromkeys(ending)
         self._apply(ended | {pair: each for pair, each in listed.items() if known.get(pair) != each})
         if not self._is_known:
             self._is_known, self._is_reported = True, False
