@@ -100,6 +100,9 @@ class UsubscriptionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
                 check_authority(authority, "via")
             except UStatusError as error:
                 raise ValueError(error.message) from error
+        for authority, upstream in self.via.items():
+            if authority == upstream:
+                raise ValueError(f"via.{authority}: {upstream!r} is the device itself; expected one in between")
         for index, permission in enumerate(self.permissions):
             if permission.level > self.permission_levels:
                 raise ValueError(

@@ -83,6 +83,11 @@ def test_a_name_that_is_no_authority_is_refused() -> None:
         UsubscriptionConfig(via={"FAR": "near"})
 
 
+def test_a_device_is_not_in_between_itself() -> None:
+    with pytest.raises(ValueError, match=f"via.{FAR}: '{FAR}' is the device itself; expected one in between"):
+        UsubscriptionConfig(via={FAR: FAR})
+
+
 def test_both_devices_must_live_behind_endpoints() -> None:
     found = UsubscriptionConfig(via={FAR: NEAR}).patterns()
     assert [(each.key, each.pattern.authority_name) for each in found] == [("via", NEAR), ("via", FAR)]
