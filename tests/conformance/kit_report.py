@@ -22,7 +22,7 @@ _PAGE_HEAD: Final = """\
 [tck](../tck/README.md) judges a uSubscription or a streamer from outside. Two trials judge the kit:
 
 ```sh
-python -m tests.conformance.kit_trials mutants    # 43 streamers with one defect each, about five minutes
+python -m tests.conformance.kit_trials mutants    # 47 streamers with one defect each, about five minutes
 python -m tests.conformance.kit_trials alarms     # 20 runs against the correct streamer next to two busy loops
 ```
 """

@@ -194,6 +194,30 @@ MUTANTS: Final = (
         "_upstream_period_ns(fastest_period(entry.period_ns for entry in entries)),",
         "0,",
     ),
+    Mutant(
+        "the rate of the slowest subscriber is forwarded",
+        _REMOTE,
+        "fastest_period(entry.period_ns for entry in entries)",
+        "max(entry.period_ns for entry in entries)",
+    ),
+    Mutant(
+        "the expiration of the first subscriber that ends is forwarded",
+        _REMOTE,
+        "max(end for end in ends if end is not None)",
+        "min(end for end in ends if end is not None)",
+    ),
+    Mutant(
+        "any entity of the other device answers a forwarded call",
+        _REMOTE,
+        "return attributes.source.ue_id == USUBSCRIPTION or attributes.commstatus in NOT_DELIVERED",
+        "return True",
+    ),
+    Mutant(
+        "a forwarded call that expired on the path has failed",
+        _REMOTE,
+        "    if code in NOT_DELIVERED:\n        return RemoteReply(None)",
+        "    if code in NOT_DELIVERED - {UCode.DEADLINE_EXCEEDED}:\n        return RemoteReply(None)",
+    ),
     # --- lifecycle, reset and restart ---------------------------------------------------------------------------------
     Mutant(
         "any entity may create and deprecate a topic",

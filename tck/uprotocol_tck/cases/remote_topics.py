@@ -88,6 +88,21 @@ def all_subscribers_take_the_granted_status(world: World) -> None:
     check_equal(third.subscribe(topic), State.SUBSCRIBED, "the response to a Subscribe after the answer")
 
 
+@case("req~usubscription-subscribe-remote-response~1", versions=BOTH, needs=OTHER)
+def only_the_usubscription_of_the_other_device_answers(world: World) -> None:
+    """The status is that of the uSubscription of the other device: a response of another entity there does not count."""
+    app, forger, topic = world.app(), world.far_app(), world.other_topic()
+    world.remote.hold(topic)
+    app.subscribe(topic)
+    call = world.remote.wait_call(topic, subscribe=True)
+    forged = call.dialect.encode_subscribed(topic, State.SUBSCRIBED)
+    forger.respond(call.received, forged, source=forger.address.at(call.dialect.methods.subscribe))
+    world.quiet()
+    check_equal(app.state_of(topic), State.SUBSCRIBE_PENDING, "the listed state after the other response")
+    call.answer(State.SUBSCRIBED)
+    app.wait_state(topic, State.SUBSCRIBED)
+
+
 @case("req~usubscription-subscribe-remote-response~1", "LIF-19", versions=BOTH, needs=OTHER)
 def all_subscribers_take_the_refused_status(world: World) -> None:
     """Every subscription of the topic takes the status in the response of the other device: UNSUBSCRIBED."""
@@ -206,6 +221,41 @@ def changed_attributes_are_forwarded(world: World) -> None:
     check_equal(app.state_of(topic), State.SUBSCRIBED, "the listed state")
 
 
+@case("DSP-23", "LIF-20", versions=BOTH, needs=OTHER)
+def a_forwarded_rate_covers_every_subscriber(world: World) -> None:
+    """The forwarded rate is at least that of any subscriber here: a slow one must not throttle a fast one."""
+    slow_ms, fast_ms = 600, 90
+    for first_ms, second_ms in ((slow_ms, fast_ms), (fast_ms, slow_ms)):
+        first, second, topic = world.app(), world.app(), world.other_topic()
+        first.subscribe(topic, period_ms=first_ms)
+        first.wait_state(topic, State.SUBSCRIBED)
+        second.subscribe(topic, period_ms=second_ms)
+        if (world.remote.wait_call(topic, subscribe=True).wanted.period_ms or 0) > fast_ms:
+            world.remote.wait_call(topic, subscribe=True, count=2)
+        world.quiet()
+        forwarded = world.remote.calls(topic, subscribe=True)[-1].wanted.period_ms or 0
+        check(forwarded <= fast_ms, f"the forwarded period {forwarded} ms for {first_ms} and {second_ms} ms")
+
+
+@case("req~usubscription-subscribe-expiration~1", "LIF-20", versions=BOTH, needs=OTHER)
+def a_forwarded_expiration_is_that_of_the_last_subscriber(world: World) -> None:
+    """The forwarded subscription lasts as long as that of the subscriber here that expires last."""
+    early_ms, late_ms = world.now_ms() + 3_600_000, world.now_ms() + 7_200_000
+    for first_ms, second_ms in ((early_ms, late_ms), (late_ms, early_ms)):
+        first, second, topic = world.app(), world.app(), world.other_topic()
+        first.subscribe(topic, expire_ms=first_ms)
+        first.wait_state(topic, State.SUBSCRIBED)
+        second.subscribe(topic, expire_ms=second_ms)
+        if (world.remote.wait_call(topic, subscribe=True).wanted.expire_ms or late_ms) < late_ms:
+            world.remote.wait_call(topic, subscribe=True, count=2)
+        world.quiet()
+        forwarded = world.remote.calls(topic, subscribe=True)[-1].wanted.expire_ms
+        check(
+            forwarded is None or forwarded >= late_ms,
+            f"the forwarded expiration {forwarded} for {first_ms} and {second_ms}",
+        )
+
+
 @case("req~usubscription-subscribe-no-expiration~1", "LIF-20", versions=BOTH, needs=OTHER)
 def a_forwarded_expiration_covers_every_subscriber(world: World) -> None:
     """The forwarded subscription lasts as long as that of any subscriber here: it has its expiration or none."""
@@ -247,6 +297,21 @@ def after_the_last_unsubscribe_of_a_remote_topic_nothing_is_published(world: Wor
     app.wait_change(fence, State.SUBSCRIBED)
     world.quiet()
     check_equal(changes(), before, "the published states")
+
+
+@case("req~usubscription-remote-retry-indefinitely~1", "LIF-17", versions=BOTH, needs=OTHER, alone=True)
+def a_call_that_expired_on_the_path_stays_pending(world: World) -> None:
+    """A request to the other device that timed out on the path is repeated, so the subscription does not end."""
+    app, topic = world.app(), world.other_topic()
+    world.remote.hold(topic)
+    app.subscribe(topic)
+    world.remote.wait_call(topic, subscribe=True).fail(Code.DEADLINE_EXCEEDED)
+    world.quiet()
+    check_equal(app.state_of(topic), State.SUBSCRIBE_PENDING, "the listed state")
+    # For the next cases, the other device has answered again.
+    answered = world.other_topic()
+    app.subscribe(answered)
+    app.wait_state(answered, State.SUBSCRIBED)
 
 
 @case(
