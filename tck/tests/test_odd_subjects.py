@@ -4,13 +4,14 @@
 import json
 import re
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
 import zenoh
 from uprotocol_tck.cli import main
-from uprotocol_tck.uprotocol import PROTOBUF, Attributes, Kind, new_uuid
+from uprotocol_tck.probe import Received
+from uprotocol_tck.uprotocol import PROTOBUF, Attributes, Kind, Uri, new_uuid
 
 Answer = Callable[[Attributes], tuple[Attributes, bytes] | None]
 
@@ -83,6 +84,47 @@ def test_a_code_that_is_no_ucode_fails_a_case(capsys: pytest.CaptureFixture[str]
     assert code == 1
     assert "the commstatus 99 is no UCode" in printed
     assert "the case itself failed" not in printed
+
+
+def test_a_failure_with_an_unknown_code_in_the_inbox_names_the_number() -> None:
+    head = Attributes(
+        new_uuid(), Kind.RESPONSE, Uri("hpc.vin1", 0, 3, 1), Uri("hpc.vin1", 5, 1), commstatus=99
+    )
+    received = Received("up/key", zenoh.Priority.DATA, b"", b"", head, 0.0, 0)
+    assert str(received).endswith(", commstatus 99")
+
+
+FULL = ("--junit", "/dev/full")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("a_response_belongs",), 0),
+        (("a_response_belongs", *FULL), 74),
+        (("a_caller_of_subscribe", *FULL), 1),
+    ],
+)
+def test_a_report_that_was_not_written_ends_with_74_unless_a_case_failed(
+    arguments: Sequence[str], expected: int
+) -> None:
+    with _subject(lambda request: (_response(request), b"")) as locator:
+        assert main(["--connect", locator, "--deadline", "0.3", *arguments]) == expected
+
+
+@pytest.mark.parametrize("failing", [True, False])
+def test_an_interrupted_run_ends_with_130_also_if_a_case_failed(
+    failing: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The interrupt follows the first outcome."""
+
+    def interrupt(_: object) -> list[str]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("uprotocol_tck.cli.outcome_lines", interrupt)
+    case = "a_caller_of_subscribe" if failing else "a_response_belongs"
+    with _subject(lambda request: (_response(request), b"")) as locator:
+        assert main(["--connect", locator, "--deadline", "0.3", case, *FULL]) == 130
 
 
 def test_a_subject_of_version_4_alone_is_judged_by_version_4(capsys: pytest.CaptureFixture[str]) -> None:

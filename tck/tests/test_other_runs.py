@@ -58,19 +58,19 @@ def test_a_run_without_others_disturbs_at_once(network: Callable[[], Network]) -
     notes: list[str] = []
     run = OtherRuns(network(), notes.append)
     for _ in range(2):
-        with run.waiting():
+        with run.exclusive():
             pass
     assert notes == []
 
 
-def test_a_run_waits_until_the_others_have_ended_their_cases(network: Callable[[], Network]) -> None:
-    """Both want to disturb the subject: one does, leaves, and then the other does."""
+def test_of_two_runs_that_wait_one_disturbs_at_a_time(network: Callable[[], Network]) -> None:
+    """Each enters its exclusive part once, and leaves the network after it."""
     networks = [network(), network()]
     runs = [OtherRuns(each) for each in networks]
     inside, entered = threading.Semaphore(1), []
 
     def disturb(run: OtherRuns, own: Network) -> None:
-        with run.waiting():
+        with run.exclusive():
             assert inside.acquire(blocking=False), "two runs disturb at a time"
             entered.append(run)
             inside.release()
@@ -81,14 +81,15 @@ def test_a_run_waits_until_the_others_have_ended_their_cases(network: Callable[[
         each.start()
     for each in threads:
         each.join(3 * DEADLINE_S)
-    assert sorted(map(id, entered)) == sorted(map(id, runs))
+    assert len(entered) == 2
+    assert {*entered} == {*runs}
 
 
 def test_a_run_does_not_wait_without_end(network: Callable[[], Network]) -> None:
     notes: list[str] = []
     busy, run = OtherRuns(network()), OtherRuns(network(), notes.append, wait_s=0.1)
     with pytest.raises(NotJudged, match="another run of the kit is at the subject for more than 0.1 s"):
-        run.waiting().__enter__()
+        run.exclusive().__enter__()
     assert notes == ["another run of the kit is at the subject; this run waits up to 0.1 s"]
     assert busy.has(run.instance)
 
@@ -96,7 +97,7 @@ def test_a_run_does_not_wait_without_end(network: Callable[[], Network]) -> None
 def test_a_run_does_not_begin_while_another_one_disturbs(network: Callable[[], Network]) -> None:
     disturbing = OtherRuns(network())
     with (
-        disturbing.waiting(),
+        disturbing.exclusive(),
         pytest.raises(NotJudged, match="another run of the kit disturbs the subject for more than 0.1 s"),
     ):
         OtherRuns(network(), wait_s=0.1)
@@ -119,6 +120,6 @@ def test_what_another_run_needs_for_itself_is_left_while_this_one_waits(
         def __exit__(self, *_: object) -> None:
             steps.append("returned")
 
-    with run.waiting(Away):
+    with run.exclusive(Away):
         steps.append("disturbs")
     assert steps == ["left", "returned", "disturbs"]

@@ -15,7 +15,7 @@ from uprotocol_tck.uprotocol import MAX_AUTHORITY, Uri, parse_uri
 
 EXIT_CODES: Final = (
     "exit codes: 0 no case failed; 1 a case failed; 2 wrong usage; 69 nothing answers, the subject stopped, or no case "
-    "could be judged; 74 a report was not written; 130 interrupted"
+    "could be judged; 74 a report was not written; 130 interrupted; of several the first of 130, 1, 69, 74"
 )
 _SPECIAL: Final = frozenset({"unixsock-stream", "unixpipe", "serial", "vsock"})
 _HOSTS: Final = frozenset({"tcp", "udp", "tls", "quic", "ws"})
@@ -135,6 +135,7 @@ def parser() -> argparse.ArgumentParser:
         epilog=EXIT_CODES,
     )
     _add_subject(made)
+    _add_permissions(made)
     _add_wamp(made)
     _add_run(made)
     return made
@@ -169,6 +170,10 @@ def _add_subject(made: argparse.ArgumentParser) -> None:
         type=optional(locator),
         help="network of that device (default: the same network)",
     )
+
+
+def _add_permissions(made: argparse.ArgumentParser) -> None:
+    add = made.add_argument_group("what the kit may do, and what the subject has").add_argument
     add(
         "--restart",
         metavar="COMMAND",

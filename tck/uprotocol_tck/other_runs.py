@@ -43,15 +43,15 @@ class OtherRuns:
         self._wait(lambda: not self._ids(_DISTURBS), "another run of the kit disturbs the subject")
 
     def has(self, instance: int) -> bool:
-        """Whether entities of this instance belong to another run that goes on; True while this run cannot ask the network."""
+        """Whether entities of this instance belong to another run that goes on; True while the network is away."""
         try:
             return instance in {_instance_of(each) for each in self._ids(_RUNS) - {self._id}}
         except zenoh.ZError:  # this run has left the network for a moment
             return True
 
     @contextmanager
-    def waiting(self, away: Callable[[], AbstractContextManager[None]] = nullcontext) -> Iterator[None]:
-        """The body disturbs no other run. Raises NotJudged if another run is there for too long.
+    def exclusive(self, away: Callable[[], AbstractContextManager[None]] = nullcontext) -> Iterator[None]:
+        """Wait for the other runs: the body disturbs none. Raises NotJudged if another run is there for too long.
 
         `away` is entered while this run waits: it leaves what another run needs for itself.
         """

@@ -73,7 +73,7 @@ class Received(NamedTuple):
         if self.attributes is None:
             return f"key {self.key}, attachment {self.attachment.hex()}"
         head = self.attributes
-        code = f", {head.code.name}" if head.kind == Kind.RESPONSE else ""
+        code = f", {head.code_text}" if head.kind == Kind.RESPONSE else ""
         kind = Kind(head.kind).name if head.kind in {*Kind} else f"type {head.kind}"
         return f"{kind} from {head.source} to {head.sink or 'all'}{code}"
 

@@ -91,11 +91,11 @@ class Session:
     @contextmanager
     def without_other_runs(self) -> Iterator[None]:
         """The body may disturb every client of the subject. Raises NotJudged if another run does not end."""
-        with self._other_runs.waiting(self._far_left):
+        with self._other_runs.exclusive(self._without_far_network):
             yield
 
     @contextmanager
-    def _far_left(self) -> Iterator[None]:
+    def _without_far_network(self) -> Iterator[None]:
         """In the body another run can take away the network of the other device: this one has left it."""
         if self._far is self._near:
             yield

@@ -225,6 +225,12 @@ class Attributes(NamedTuple):
             raise MalformedProtobuf(f"the commstatus {number} is no UCode")
         return Code(number)
 
+    @property
+    def code_text(self) -> str:
+        """As `code`, for people: it never raises."""
+        number = self.commstatus or 0
+        return Code(number).name if number in {*Code} else f"commstatus {number}"
+
 
 class Status(NamedTuple):
     """UStatus: the payload of a Response that reports an error."""

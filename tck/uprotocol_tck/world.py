@@ -21,6 +21,8 @@ T = TypeVar("T")
 CLEAN_UP_S: Final = 1.0
 RESTART_S: Final = 60.0
 SOON_MS: Final = 1_500
+EARLY_MS: Final = 20
+"""A subscription may end so much before its expiration: two clocks, and whole milliseconds."""
 ANSWER_S: Final = 0.5
 """After this time a subject that restarts is called again."""
 FIRST_TYPE, TYPES = 0x1000, 0x6000

@@ -5,12 +5,10 @@ from typing import Final
 
 from uprotocol_tck.case import case, check, check_equal
 from uprotocol_tck.usubscription import State
-from uprotocol_tck.world import World
+from uprotocol_tck.world import EARLY_MS, World
 
 BOTH: Final = (3, 4)
 LATER_MS: Final = 3_600_000
-EARLY_MS: Final = 20
-"""Two clocks, and an expiration that is kept in whole milliseconds."""
 
 
 @case("req~usubscription-subscribe-expiration~1", versions=BOTH)

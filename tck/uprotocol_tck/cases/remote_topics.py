@@ -90,7 +90,7 @@ def all_subscribers_take_the_granted_status(world: World) -> None:
 
 @case("req~usubscription-subscribe-remote-response~1", versions=BOTH, needs=OTHER)
 def only_the_usubscription_of_the_other_device_answers(world: World) -> None:
-    """The status is that of the uSubscription of the other device: a response of another entity there does not count."""
+    """The status is that of the uSubscription of the other device: a response of another entity does not count."""
     app, forger, topic = world.app(), world.far_app(), world.other_topic()
     world.remote.hold(topic)
     app.subscribe(topic)
