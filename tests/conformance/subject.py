@@ -193,19 +193,29 @@ def run_kit(streamer: SubjectStreamer, *arguments: str, timeout_s: float = KIT_S
 
 
 def judge(cases: Sequence[CaseRef]) -> Mapping[CaseRef, RunOutcome]:
-    """Run the kit against a started streamer; the outcomes of these cases, with the versions of a case combined.
-
-    A case that is not applicable counts as skipped.
-    """
+    """Run the kit against a started streamer; the outcomes of these cases."""
     with running_subject() as streamer:
         run = run_kit(streamer)
     print(run.output)
-    by_name: dict[str, RunOutcome] = {}
-    outcomes = {"ok": RunOutcome(1), "FAIL": RunOutcome(0, 1)}
-    for mark, name in re.findall(r"^(ok|FAIL|n/a|\?\?) +(\w+)", run.output, re.MULTILINE):
-        one = outcomes.get(mark, RunOutcome(0, 0, 1))
-        by_name[name] = RunOutcome.total_of([by_name.get(name, RunOutcome()), one])
+    by_name = outcomes_in(run.output)
     return {each: by_name.get(each.name, RunOutcome()) for each in cases}
+
+
+def outcomes_in(output: str) -> Mapping[str, RunOutcome]:
+    """The outcomes in the output of the kit, by the name of the case, with its versions combined.
+
+    A case that is not applicable counts as skipped. One that is not judged has failed: it says nothing of our streamer.
+    """
+    by_name: dict[str, RunOutcome] = {}
+    outcomes = {
+        "ok": RunOutcome(1),
+        "FAIL": RunOutcome(0, 1),
+        "??": RunOutcome(0, 1),
+        "n/a": RunOutcome(0, 0, 1),
+    }
+    for mark, name in re.findall(r"^(ok|FAIL|n/a|\?\?) +(\w+)", output, re.MULTILINE):
+        by_name[name] = RunOutcome.total_of([by_name.get(name, RunOutcome()), outcomes[mark]])
+    return by_name
 
 
 @contextmanager

@@ -16,6 +16,8 @@ from tests.conformance.kit_report import (
     render_page,
 )
 from tests.conformance.mutants import MUTANTS
+from tests.conformance.run import RunOutcome
+from tests.conformance.subject import outcomes_in
 
 REPO = Path(__file__).resolve().parents[2]
 FOUND = {each.name: [] if each.unseen else ["a_case"] for each in MUTANTS}
@@ -37,6 +39,12 @@ def test_there_are_many_mutants_each_of_one_place() -> None:
     counts = {each.name: (REPO / each.path).read_text(encoding="utf-8").count(each.old) for each in MUTANTS}
     assert {name: count for name, count in counts.items() if count != 1} == {}
     assert [each.name for each in MUTANTS if each.old == each.new] == []
+
+
+def test_a_case_that_is_not_judged_counts_as_failed() -> None:
+    output = "ok   first[v3]  0.01 s\nok   first[v4]  0.01 s\n??   second  0.00 s\nn/a  third  0.00 s\n"
+    expected = {"first": RunOutcome(2), "second": RunOutcome(0, 1), "third": RunOutcome(0, 0, 1)}
+    assert outcomes_in(output) == expected
 
 
 def test_each_wrong_result_is_a_fault() -> None:
