@@ -41,8 +41,9 @@ that decides on arrival and never delays can do better: to pass all six breaks t
 
 The publisher states the creation times, so they may be wrong. A lag of more than `max_delay_ns`, or a time before that
 of an earlier message, is in doubt: the clock stepped or is false, or the stall was longer. Arrival counts for a single
-message in doubt. If another one follows within `DISTRUST_NS`, arrival counts for all messages for that time. So one
-false id costs nothing, and a false clock is judged by arrival. False times do not change the bound of the second step.
+message in doubt. If another one follows within `DISTRUST_NS`, arrival counts for all messages for that time. So does the
+first message in doubt within as much time after it. So one false id costs the messages of one stall at most, and a
+false clock is judged by arrival. False times do not change the bound of the second step.
 They delay messages of that publisher only, by at most `max_delay_ns`.
 
 After a stall, every later message of a publisher exactly at the limit would be delayed. So one in `DELAYED_MESSAGES`
@@ -83,6 +84,7 @@ class GateMemory(NamedTuple):
     msb: int = 0
     seen_ns: int = 0
     distrust_until_ns: int = LONG_AGO
+    """Until then arrival counts. After a single message in doubt, the time of that message."""
 
 
 class Gate:
@@ -211,6 +213,7 @@ class Gate:
         # In doubt the message was made later: an id has whole ms, and two clocks drift.
         lag = passed_ns - (made_ms + 1) * NS_PER_MS - (passed_ns >> _DRIFT_BITS)
         if made_ms < 0 or lag > self._max_lag:
+            # Up to now it was the time of the last message in doubt, or the end of the last distrust.
             is_repeated = now_ns - self._distrust_until < DISTRUST_NS
             self._distrust_until = now_ns + DISTRUST_NS if is_repeated else now_ns
             if made_ms < 0:

@@ -102,7 +102,9 @@ class UsubscriptionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
                 raise ValueError(error.message) from error
         for authority, upstream in self.via.items():
             if authority == upstream:
-                raise ValueError(f"via.{authority}: {upstream!r} is the device itself; expected one in between")
+                raise ValueError(
+                    f"via.{authority}: {upstream!r} is the device itself; expected one in between"
+                )
         for index, permission in enumerate(self.permissions):
             if permission.level > self.permission_levels:
                 raise ValueError(

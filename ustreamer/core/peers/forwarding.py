@@ -55,7 +55,7 @@ class PeerForwarding:
         home = self._authority_table.endpoint_of(sink)
         return home is not None and bool(self._unicast.get(home))
 
-    def receives_own_messages(self, ingress: str) -> bool:
+    def own_messages_return_at(self, ingress: str) -> bool:
         peers = self._peers
         return ingress in peers.shared_network_endpoints() or any(
             each.authority == peers.authority for each in peers.peers_at(ingress)

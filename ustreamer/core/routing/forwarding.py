@@ -58,7 +58,7 @@ class ForwardingPolicy(Protocol):
         """The role for a message with these attributes, valid or not, that came in at `ingress`."""
         ...
 
-    def receives_own_messages(self, ingress: str) -> bool:
+    def own_messages_return_at(self, ingress: str) -> bool:
         """Whether messages from the addresses of this streamer's services come in at `ingress`, and are no forgeries.
 
         It sends them at another endpoint of the network, or a streamer with the same authority sends them.
@@ -87,7 +87,7 @@ class ForwardAll:
     def forwarding_role(self, ingress: str, attributes: UAttributes) -> ForwardingRole:
         return ForwardingRole.FORWARD
 
-    def receives_own_messages(self, ingress: str) -> bool:
+    def own_messages_return_at(self, ingress: str) -> bool:
         return False
 
     def assign(self, topic: UUri, targets: tuple[Target, ...], now_ns: int) -> ForwardingShare:

@@ -133,7 +133,7 @@ class Router:
             # Before the check of the source: a peer may have forwarded the message from another network.
             return _stays_at(ingress, sink)
         home = self.authority_table.endpoint_of(attributes.source)
-        if home == SELF != ingress and self.forwarding.receives_own_messages(ingress):
+        if home == SELF != ingress and self.forwarding.own_messages_return_at(ingress):
             return DEFERRED  # of this streamer, or of one with the same authority
         if home != ingress:
             text = f"source {attributes.source} does not live behind endpoint {ingress!r} but {home!r}"

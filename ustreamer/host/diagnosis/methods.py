@@ -191,11 +191,6 @@ def _detail_text(failures: Sequence[RecentFailure]) -> str:
     return f"{f' {listed(details)}' if details else ''}{peers_text(failures)}"
 
 
-def _is_called(evidence: Evidence) -> bool:
-    """Whether requests for the method have come in lately."""
-    return any(each.sink == evidence.subject for each in evidence.routes)
-
-
 def _refused_requests(evidence: Evidence) -> Iterator[DiagnosisFinding]:
     """Requests of SOME/IP clients that an endpoint did not accept."""
     for endpoint in evidence.endpoints.values():

@@ -194,7 +194,7 @@ def test_a_device_that_never_answers_gets_two_calls_for_a_topic_in_300_s(rig: "S
     assert versions == [3, 4, 4, 3, 3, 4, 4, 3]
 
 
-def test_a_probe_of_another_device_or_entity_or_an_earlier_link_counts_nothing(rig: "ServiceRig") -> None:
+def test_an_answer_to_a_probe_counts_from_the_called_device_on_the_same_link_only(rig: "ServiceRig") -> None:
     rig.links.set_state(FAR, up=True)
     rig.subscribe(REMOTE)
     rig.take_remote_request()

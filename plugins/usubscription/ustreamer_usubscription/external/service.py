@@ -3,7 +3,7 @@
 
 Three sources, so that the directory is right with any uSubscription:
 
-* **the list** (FetchSubscriptions) every `poll_ns`, which grows with its length, and with the time that an answer takes.
+* **the list** (FetchSubscriptions) every `poll_ns`, which grows with its length and with the time of an answer.
   It is the truth: what it lacks ends, also after that process restarted with another store or with none. Entries can
   move while the pages of a list are read. So what such a list lacks ends when the next one lacks it, too.
 * **updates** on its change topic `0/3/8000` and `0/4/8000`: a Subscribe there takes effect within milliseconds.

@@ -5,5 +5,6 @@ In: committed changes of the subscriptions of remote topics, Responses and Updat
 changes. Out: Subscribe and Unsubscribe Requests, and lifecycle events for the transaction.
 
 Read remote_topics.py first (meaning of messages), then remote_calls.py (policy of the retries, which
-`ustreamer.core.routing.subscription_reconciler` carries out). peer_versions.py and version_probes.py: the version in which a device is called.
+`ustreamer.core.routing.subscription_reconciler` carries out). peer_versions.py and version_probes.py have the version
+in which a device is called.
 """
