@@ -293,14 +293,23 @@ def test_a_refusal_of_one_version_does_not_replace_the_late_answer_in_the_other(
     assert rig.wait_request(4).attributes.sink == UUri(OWN, 0, 3, 3)
 
 
+@pytest.mark.parametrize("refuses_version_4", [False, True])
 @pytest.mark.parametrize("answer_ms", [700, 2_000])
-def test_a_slow_process_is_followed_with_one_request_at_a_time(rig: Rig, answer_ms: int) -> None:
-    """It answers all requests in order, also those that expired long ago."""
+def test_a_slow_process_is_followed_with_one_request_at_a_time(
+    rig: Rig, answer_ms: int, refuses_version_4: bool
+) -> None:
+    """It answers all requests in order, also those that expired long ago. A refusal takes no time."""
     answered, busy_ms, open_requests = 0, 0, []
     for _ in range(400):
         wait_until(lambda: (rig.timers.next_due_ns or 0) > rig.time.now_ns)
         rig.advance(ms=100)
-        requests = [each for each in rig.requests if each.attributes.sink == UUri(OWN, 0, 3, 3)]
+        requests = [
+            each for each in rig.requests if refuses_version_4 or each.attributes.sink == UUri(OWN, 0, 3, 3)
+        ]
+        while requests[answered:] and requests[answered].attributes.sink != UUri(OWN, 0, 3, 3):
+            unknown = UStatus(UCode.UNIMPLEMENTED, "version 3 only")
+            rig.other.send(error_response(rig.ids.next(), requests[answered], unknown))
+            answered += 1
         open_requests.append(len(requests) - answered)
         busy_ms = busy_ms + 100 if open_requests[-1] else 0
         if busy_ms == answer_ms:

@@ -317,8 +317,13 @@ class ExternalUsubscription:
                 self._is_denied = True
                 self.counts["denied"] += 1
             return
-        self._requests.on_answer(reqid, arrived_ns)
-        if version is None or (code is UCode.UNIMPLEMENTED and self._requests.is_awaiting_other(version)):
+        if code is UCode.UNIMPLEMENTED:
+            self._requests.remove(reqid)  # a refusal takes no time
+            if version is not None and self._requests.is_awaiting_other(version):
+                return
+        else:
+            self._requests.on_answer(reqid, arrived_ns)
+        if version is None:
             return
         self._version, self._is_denied = version, False
         self._requests.end_page()
