@@ -65,7 +65,13 @@ class ExternalDevice:
             for number in range(streamers)
         ]
         self.streamer = self.streamers[0]
+        stack.push(self._stop_streamers)
         stack.callback(self.kill_service)
+
+    def _stop_streamers(self, kind: type[BaseException] | None, *_: object) -> None:
+        """The service has been killed, so a request to it may be unsent: exit code 75."""
+        for each in self.streamers if kind is None else ():
+            each.stop((0, 75))
 
     def _streamer(self, directory: Path, name: str, mode: str, key: str) -> StreamerProcess:
         """A streamer whose endpoints `listen` or `connect` at the ports of the networks."""
