@@ -129,7 +129,7 @@ MUTATIONS: Final[Mapping[str, Mutation]] = {
         "receiver.py",
         "                self._wake_loop()\n            self._turns += 1\n",
         "                self._wake_loop()\n            self._turns -= 1\n",
-        "test_each_message_is_progress_of_a_receiving_thread",
+        "test_each_message_is_progress_of_each_receiving_thread",
     ),
     "ReceivesAfterTheStop": Mutation(
         "receiver.py",

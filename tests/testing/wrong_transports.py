@@ -764,7 +764,7 @@ class NeverWaits(QueuedTransport):
         return [msgspec.structs.replace(each, waiting=False) for each in super().receiving_threads()]
 
 
-@found_by("test_each_message_is_progress_of_a_receiving_thread")
+@found_by("test_each_message_is_progress_of_each_receiving_thread")
 class CountsOneTurnOnly(QueuedTransport):
     def receiving_threads(self) -> Sequence[ReceivingThread]:
         return [msgspec.structs.replace(each, turns=each.turns & 1) for each in super().receiving_threads()]
