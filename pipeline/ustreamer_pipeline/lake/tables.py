@@ -7,7 +7,7 @@ run that is ended, leaves files that no version lists.
 """
 
 import datetime as dt
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
@@ -204,29 +204,40 @@ def pack(files: Sequence[TableFile], most_bytes: int) -> list[list[TableFile]]:
     return packed
 
 
-def read_file(storage: Storage, file: TableFile, table: "Table") -> Batches:
+def read_file(
+    storage: Storage,
+    file: TableFile,
+    table: "Table",
+    columns: Collection[str] | None = None,
+    encoded: Collection[str] = (),
+) -> Batches:
     """The rows of a file as the table has them: with its partition, and null where it is older than a column.
 
+    `columns` are the ones to read (all). `encoded` are texts that stay encoded with a dictionary.
     Raises DamagedError that names the file.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    schema = file_schema(table, partitioned=False)
+    schema = pa.schema(
+        each.with_type(pa.dictionary(pa.int32(), each.type)) if each.name in encoded else each
+        for each in file_schema(table, partitioned=False)
+        if columns is None or each.name in columns
+    )
     constant = {"date": _EPOCH + dt.timedelta(days=file.day), "gateway": file.gateway}
     try:
-        with (
-            storage.system.open_input_file(storage.path(file.name)) as source,
-            pq.ParquetFile(source) as parquet,
-        ):
-            names = [name for name in schema.names if name in parquet.schema_arrow.names]
-            for batch in parquet.iter_batches(BATCH_ROWS, columns=names, use_threads=False):
-                columns = [
-                    batch.column(field.name).cast(field.type)
-                    if field.name in names
-                    else pa.repeat(pa.scalar(constant.get(field.name), field.type), batch.num_rows)
-                    for field in schema
-                ]
-                yield pa.RecordBatch.from_arrays(columns, schema=schema)
+        with storage.system.open_input_file(storage.path(file.name)) as source:
+            metadata = pq.read_metadata(source)
+            names = [name for name in schema.names if name in metadata.schema.names]
+            texts = [name for name in encoded if name in names]
+            with pq.ParquetFile(source, metadata=metadata, read_dictionary=texts) as parquet:
+                for batch in parquet.iter_batches(BATCH_ROWS, columns=names, use_threads=False):
+                    arrays = [
+                        batch.column(field.name).cast(field.type)
+                        if field.name in names
+                        else pa.repeat(pa.scalar(constant.get(field.name), field.type), batch.num_rows)
+                        for field in schema
+                    ]
+                    yield pa.RecordBatch.from_arrays(arrays, schema=schema)
     except (OSError, pa.ArrowException) as error:
         raise DamagedError(f"{storage.path(file.name)}: {error}") from error
