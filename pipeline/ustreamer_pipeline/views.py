@@ -128,7 +128,7 @@ def register_signal_views(spark: "SparkSession", lake: str | Path) -> list[str]:
 def _counted_signals(spark: "SparkSession", snapshot: Snapshot) -> "DataFrame":
     """topic, signal, unit and number of values of each kind, for each batch of the files of signals.
 
-    Tasks read the files through pyarrow, which does not decode the texts: one fifth of the CPU of a scan by Spark.
+    Tasks read the files through pyarrow, which keeps texts encoded: one third of the CPU of a scan by Spark.
     """
     values = [f"value_{kind}" for kind in _VALUE_KINDS]
     keys = ("table", "topic", "signal", "unit")
