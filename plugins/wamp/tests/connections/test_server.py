@@ -23,12 +23,12 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from ustreamer_wamp.codec import SERIALIZERS
-from ustreamer_wamp.connections.connection import is_loopback
 from ustreamer_wamp.router import WampRouter
 from websockets.exceptions import InvalidStatus, WebSocketException
 from websockets.sync.client import connect
 
 from tests.waiting import wait_until
+from ustreamer.transport_port import is_loopback
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
 HELLO = [1, "realm1", {"roles": {"subscriber": {}}}]

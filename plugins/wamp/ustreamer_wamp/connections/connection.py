@@ -11,13 +11,13 @@ import socket
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from ipaddress import ip_address
 from typing import ClassVar, Final, Required, TypedDict, Unpack
 
 import msgspec
 
 from ustreamer.core.base.intrusions import PeerRefusals
 from ustreamer.core.base.log_limit import limited
+from ustreamer.transport_port import is_loopback
 from ustreamer_wamp import errors
 from ustreamer_wamp.codec import Serializer
 from ustreamer_wamp.connections.admission import Admission, Allowance, Precedence, address_group_of
@@ -427,11 +427,3 @@ class Connection(asyncio.Protocol):
     def __repr__(self) -> str:
         state = "no session" if self.session is None else self.session.state.value
         return f"<{type(self).__name__} {self.address}: {state}>"
-
-
-def is_loopback(address: str) -> bool:
-    """Whether a peer at `address` is on this machine."""
-    try:
-        return ip_address(address).is_loopback
-    except ValueError:
-        return False
