@@ -341,6 +341,21 @@ def test_a_queue_that_emptied_was_full(waiting: int, *, by_subscriber: bool, abo
 DENIED: Final = Explanation("inside", (Step("access", passed=False, text="no rule allows it"),), "denied", ())
 
 
+@pytest.mark.parametrize(
+    ("rule", "begin"),
+    [
+        ("access", "The access rules deny"),
+        ("identity", "The identities deny"),
+        ("authorisation", "A plugin denies"),
+    ],
+)
+def test_each_kind_of_denial_is_named(rule: str, begin: str) -> None:
+    denied = Explanation("inside", (Step(rule, passed=False, text="not known"),), "denied", ())
+    text = text_of(evidence(running=True, explanations=(denied,)))
+    assert text.startswith(f"{begin} {TOPIC}: not known.")
+    assert "'inside'" in text or "[[endpoints.inside.access]]" in text
+
+
 def test_a_wrong_major_version_shows_next_to_an_access_rule() -> None:
     known: dict[str, Any] = {"running": True, "explanations": (DENIED,), "exact_endpoints": {"inside"}}
     refused = [failure("event_version", 1_000), failure("malformed", 1_000)]

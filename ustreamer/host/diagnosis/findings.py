@@ -43,6 +43,12 @@ class DiagnosisFinding(msgspec.Struct, frozen=True):
 
 
 Check: TypeAlias = Callable[[Evidence], Iterator[DiagnosisFinding]]
+DENIALS: Final = {
+    "access": ("The access rules deny", "Correct [[endpoints.{}.access]], then `ustreamer reload`."),
+    "identity": ("The identities deny", "Correct `identities` of endpoint {!r}, and restart."),
+    "authorisation": ("A plugin denies", "Correct the token or the rights of the sender at endpoint {!r}."),
+}
+"""Reasons to deny an authentic sender: what denies it, and what to do."""
 
 
 def run_checks(checks: Iterable[Check], evidence: Evidence) -> list[DiagnosisFinding]:

@@ -8,6 +8,7 @@ from ustreamer.core.base.recent_failures import RecentFailure
 from ustreamer.core.routing.router import SELF
 from ustreamer.host.diagnosis.evidence import Evidence
 from ustreamer.host.diagnosis.findings import (
+    DENIALS,
     HEALTHY,
     Check,
     DiagnosisFinding,
@@ -57,13 +58,6 @@ _CALL_FAILURES: Final = {
 }
 """Failures of calls by kind: their cause, what happened to the calls, and what to do."""
 
-_DENIALS: Final = {
-    "access": ("The access rules deny", "Correct [[endpoints.{}.access]], then `ustreamer reload`."),
-    "identity": ("The identities deny", "Correct `identities` of endpoint {!r}, and restart."),
-    "authorisation": ("A plugin denies", "Correct the token or the rights of the caller at endpoint {!r}."),
-}
-"""Reasons to deny an authentic caller: what denies it, and what to do."""
-
 
 def method_findings(evidence: Evidence) -> list[DiagnosisFinding]:
     """All findings about a method, the cause first; one `healthy` finding if nothing is wrong."""
@@ -76,8 +70,8 @@ def _denied_caller(evidence: Evidence) -> Iterator[DiagnosisFinding]:
         if route.sink != evidence.subject or not route.decision.denied_as:
             continue
         reason = "" if route.decision.reason is None else route.decision.reason.message
-        if route.decision.denied_as in _DENIALS:
-            what, advice = _DENIALS[route.decision.denied_as]
+        if route.decision.denied_as in DENIALS:
+            what, advice = DENIALS[route.decision.denied_as]
             yield DiagnosisFinding(
                 "access_denied",
                 f"{what} calls of {evidence.subject} by {route.source}: {reason}.",
@@ -102,15 +96,16 @@ def _denied(evidence: Evidence) -> Iterator[DiagnosisFinding]:
         (each.ingress, step)
         for each in evidence.explanations
         for step in each.steps
-        if step.rule == "access" and not step.passed
+        if step.rule in DENIALS and not step.passed
     ]
     if denied and len(denied) == len(evidence.explanations) and not any(_denied_caller(evidence)):
         ingress, step = denied[0]
+        what, advice = DENIALS[step.rule]
         yield DiagnosisFinding(
             "access_denied",
-            f"The access rules deny calls of {evidence.subject}: {step.text}.",
+            f"{what} calls of {evidence.subject}: {step.text}.",
             evidence.loaded_ms,
-            f"Correct [[endpoints.{ingress}.access]], then `ustreamer reload`.",
+            advice.format(ingress),
         )
 
 

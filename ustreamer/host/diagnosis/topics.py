@@ -15,6 +15,7 @@ from ustreamer.core.routing.subscriptions import PausedSubscription, RecentSubsc
 from ustreamer.core.routing.usubscription_codec import Status
 from ustreamer.host.diagnosis.evidence import EndpointEvidence, Evidence
 from ustreamer.host.diagnosis.findings import (
+    DENIALS,
     HEALTHY,
     Check,
     DiagnosisFinding,
@@ -78,12 +79,13 @@ def topic_findings(evidence: Evidence) -> list[DiagnosisFinding]:
 def _denied(evidence: Evidence) -> Iterator[DiagnosisFinding]:
     for explanation in evidence.explanations:
         for step in explanation.steps:
-            if step.rule == "access" and not step.passed:
+            if step.rule in DENIALS and not step.passed:
+                what, advice = DENIALS[step.rule]
                 yield DiagnosisFinding(
                     "access_denied",
-                    f"The access rules deny {evidence.subject}: {step.text}.",
+                    f"{what} {evidence.subject}: {step.text}.",
                     evidence.loaded_ms,
-                    f"Correct [[endpoints.{explanation.ingress}.access]], then `ustreamer reload`.",
+                    advice.format(explanation.ingress),
                 )
 
 
