@@ -4,6 +4,7 @@
 import threading
 import time
 from collections.abc import Collection
+from typing import cast
 
 import pytest
 
@@ -22,8 +23,10 @@ from tests.host.streamer_bench import (
     link,
 )
 from tests.host.waiting import DEADLINE_S, eventually
-from ustreamer.core.delivery.ledger import EMPTY_LEDGER, LedgerSnapshot
+from ustreamer.core.delivery.ledger import EMPTY_LEDGER, Ledger, LedgerSnapshot
+from ustreamer.core.egress.limits import QueuedMessage
 from ustreamer.hooks import PluginContext, hookimpl
+from ustreamer.host.egress.endpoint_queue import EndpointQueue
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.host.runtime.draining import drain, stop_summary
 from ustreamer.host.storage.dead_letter_store import DIRECTORY, read_letters
@@ -36,7 +39,7 @@ from ustreamer.uprotocol.umessage import (
     request,
     response,
 )
-from ustreamer.uprotocol.ustatus import UCode
+from ustreamer.uprotocol.ustatus import UCode, UStatus
 from ustreamer.uprotocol.utransport import UTransport
 from ustreamer.uprotocol.uuri import ANY, UUri
 
@@ -272,3 +275,35 @@ def test_the_end_of_a_run_is_one_sentence(
     ledger: LedgerSnapshot, left: tuple[int, int, int], sentence: str
 ) -> None:
     assert stop_summary(ledger, *left) == sentence
+
+
+class Retried:
+    """A queue whose only message is blocked, and is tried once more when the stop counts what is left."""
+
+    def __init__(self) -> None:
+        self.ledger = Ledger()
+        self.queued = 1
+        self._sendable = iter([0, 1])
+
+    @property
+    def sendable(self) -> int:
+        return next(self._sendable)
+
+    def wait_sent(self, deadline_ns: int) -> bool:
+        return True
+
+    def wait_empty(self, deadline_ns: int) -> bool:
+        return False
+
+    def no_more_retries(self, status: UStatus) -> None: ...
+
+    def abandon_all(self, status: UStatus) -> list[QueuedMessage]:
+        self.queued = 0
+        return []
+
+
+def test_a_blocked_message_that_is_tried_just_now_is_no_unsent_one(bench: Bench) -> None:
+    streamer = bench.started(bench.local("inside", OWN))
+    queue = cast(EndpointQueue, Retried())
+    assert drain(streamer.dispatcher, [queue], SYSTEM_CLOCK.monotonic_ns, 0) == 0
+    assert queue.queued == 0

@@ -60,11 +60,13 @@ def drain(
     while True:
         for queue in queues:
             queue.wait_sent(deadline_ns)
-        if left() <= 0 or monotonic_ns() >= deadline_ns:
+        unsent = left()
+        if unsent <= 0 or monotonic_ns() >= deadline_ns:
             break
         pause.wait(_POLL_S)  # timers of filters that hold messages still run
     _wait_empty(queues, monotonic_ns() + _RESPONSE_GRACE_NS)
-    unsent = left()
+    # The lower count: a blocked message that is tried just now is in none of both.
+    unsent = max(0, min(unsent, left()))
     if queued():
         _abandon_queued(dispatcher, queues)
         _wait_empty(queues, monotonic_ns() + _RESPONSE_GRACE_NS)
