@@ -148,6 +148,8 @@ def test_words_of_numbers_and_lists() -> None:
     ("code", "reason", "cause"),
     [
         (UCode.RESOURCE_EXHAUSTED, "egress queue of endpoint 'b' is full (1)", "queue_full"),
+        (UCode.RESOURCE_EXHAUSTED, "endpoint 'b': its spool is full (1 messages or 1 bytes)", "spool_full"),
+        (UCode.RESOURCE_EXHAUSTED, "endpoint 'b': 1000 messages wait for the disk", "disk_slow"),
         (
             UCode.RESOURCE_EXHAUSTED,
             "egress queue of subscriber up://b/1/1/0 at endpoint 'b' is full",

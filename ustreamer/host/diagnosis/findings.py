@@ -265,6 +265,17 @@ def _judge_letters(letters: RecentLetters, what: str) -> tuple[str, str, str]:
     lost = f"{letters.count} of the {what} became dead letters"
     retry = "`ustreamer dead-letters redrive` sends them again after the repair."
     match letters.code:
+        case UCode.RESOURCE_EXHAUSTED if "wait for the disk" in reason:
+            advice = f"Look for a full, slow or failing disk under state_dir. {retry}"
+            return (
+                "disk_slow",
+                f"The disk is slower than the {what}, or refuses them: {lost} ({reason}).",
+                advice,
+            )
+        case UCode.RESOURCE_EXHAUSTED if "spool is full" in reason:
+            advice = f"The receivers behind {endpoint!r} are away, or slower than their messages: repair or throttle them, "
+            advice += f"or raise spool_messages and spool_bytes in [egress.{endpoint}]. {retry}"
+            return "spool_full", f"The spool of endpoint {endpoint!r} is full: {lost} ({reason}).", advice
         case UCode.RESOURCE_EXHAUSTED if "of subscriber" in reason:
             advice = (
                 "The subscriber is slower than its messages: have it subscribe fewer per second, or raise "
