@@ -60,7 +60,7 @@ class DiscardingEgress:
         messages: Sequence[UMessage],
         times_ns: Sequence[int],
         *,
-        ageing: bool,
+        has_ttl: bool,
     ) -> None:
         settle_delivered(deliveries, self.ledger, messages, times_ns)
 

@@ -181,7 +181,7 @@ class BatchListEgress(ListEgress):
 
     def __init__(self, name: str, unicast: bool, limits: EgressLimits, world: "World") -> None:
         super().__init__(name, unicast, limits, world)
-        self.batches: list[tuple[Sequence[UMessage], Sequence[int], bool]] = []  # times, ageing
+        self.batches: list[tuple[Sequence[UMessage], Sequence[int], bool]] = []  # times, has_ttl
 
     def batch_transmitter(self, subscriber: UUri | None) -> SendBatch:
         def transmit_all(messages: Iterable[UMessage], /) -> int:
@@ -195,10 +195,10 @@ class BatchListEgress(ListEgress):
         messages: Sequence[UMessage],
         times_ns: Sequence[int],
         *,
-        ageing: bool,
+        has_ttl: bool,
     ) -> None:
-        assert ageing or not any(each.attributes.ttl for each in messages)
-        self.batches.append((messages, times_ns, ageing))
+        assert has_ttl or not any(each.attributes.ttl for each in messages)
+        self.batches.append((messages, times_ns, has_ttl))
         for delivery, message, at_ns in zip(deliveries, messages, times_ns, strict=True):
             self.offer(delivery, message, at_ns)
 

@@ -329,19 +329,21 @@ def bulky(
     return queue, Delivery(world.ingress("chassis"), queue, TOPIC), world
 
 
-def leave(world: "World", delivery: Delivery, messages: list[UMessage], *, ageing: bool = False) -> list[int]:
+def leave(
+    world: "World", delivery: Delivery, messages: list[UMessage], *, has_ttl: bool = False
+) -> list[int]:
     """Collect messages as an ingress does after the filters, each with its arrival time."""
     world.ingress("chassis").ledger.received += len(messages)
     times_ns = list(range(len(messages)))
     delivery.outgoing.items = [
         (delivery, message, at_ns) for message, at_ns in zip(messages, times_ns, strict=True)
     ]
-    delivery.outgoing.flush(ageing=ageing)
+    delivery.outgoing.flush(has_ttl=has_ttl)
     assert delivery.outgoing.items == []
     return times_ns
 
 
-@pytest.mark.parametrize("ageing", [False, True])
+@pytest.mark.parametrize("has_ttl", [False, True])
 @pytest.mark.parametrize(
     ("number", "differ", "given"),
     [
@@ -360,19 +362,19 @@ def test_equal_messages_leave_as_a_batch_and_others_as_a_list(
     number: int,
     differ: bool,
     given: type | None,
-    ageing: bool,
+    has_ttl: bool,
 ) -> None:
     queue, delivery, world = bulky
-    messages = [publish(world.id(), TOPIC, b"%d" % n, ttl=500 if ageing else None) for n in range(number)]
+    messages = [publish(world.id(), TOPIC, b"%d" % n, ttl=500 if has_ttl else None) for n in range(number)]
     if differ:
         messages[-1] = publish(messages[-1].id, TOPIC.with_resource(0x8002), b"last")
-    times_ns = leave(world, delivery, messages, ageing=ageing)
+    times_ns = leave(world, delivery, messages, has_ttl=has_ttl)
     if given is None:
         assert queue.batches == []
     else:
         ((together, at_ns, extra),) = queue.batches
         assert (type(together), list(together)) == (given, messages)
-        assert (list(at_ns), extra) == (times_ns, ageing)
+        assert (list(at_ns), extra) == (times_ns, has_ttl)
     world.run()
     assert queue.messages == messages
 
@@ -389,9 +391,9 @@ def test_a_batch_is_offered_unchanged_however_short(
     delivery.offer_batch(run, 7)
     assert delivery.received == number
     if number > 1:
-        ((together, at_ns, ageing),) = queue.batches
+        ((together, at_ns, has_ttl),) = queue.batches
         assert together is run
-        assert (list(at_ns), ageing) == ([7] * number, ttl is not None)
+        assert (list(at_ns), has_ttl) == ([7] * number, ttl is not None)
     world.run()
     assert (queue.messages, delivery.delivered) == (list(run), number)
     assert [received_ns for received_ns, _ in world.times] == [7] * number

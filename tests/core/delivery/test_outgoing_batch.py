@@ -31,9 +31,9 @@ def test_all_topics_to_one_endpoint_leave_in_one_call_in_order(world: "World") -
     messages = [publish(world.id(), TOPICS[n % 3], b"%d" % n) for n in range(10)]
     world.ingress("chassis").on_batch(messages)
     egress: BatchListEgress = world.egress["backbone"]  # type: ignore[assignment]
-    ((together, times_ns, ageing),) = egress.batches
+    ((together, times_ns, has_ttl),) = egress.batches
     assert list(together) == messages
-    assert (len(times_ns), ageing) == (10, False)
+    assert (len(times_ns), has_ttl) == (10, False)
     world.run()
     assert egress.messages == messages
     counts = {each.topic: (each.received, each.delivered) for each in world.dispatcher.target_statistics()}
@@ -81,6 +81,6 @@ def test_one_message_is_offered_alone(world: "World") -> None:
     egress: BatchListEgress = world.egress["backbone"]  # type: ignore[assignment]
     world.ingress("chassis").on_batch([publish(world.id(), TOPICS[0])])
     assert egress.batches == []
-    OutgoingBatch(egress).flush(ageing=False)
+    OutgoingBatch(egress).flush(has_ttl=False)
     world.run()
     assert len(egress.messages) == 1

@@ -81,6 +81,6 @@ def test_a_message_with_ttl_that_joins_a_batch_makes_it_ageing(
     batch = [publish(world.id(), other, b"1"), publish(world.id(), TOPIC, b"2")]
     world.ingress("chassis").on_batch(batch)
     egress: BatchListEgress = world.egress["backbone"]  # type: ignore[assignment]
-    ((together, _, ageing),) = egress.batches
-    assert (list(together), ageing) == ([batch[0], held, batch[1]], True)
+    ((together, _, has_ttl),) = egress.batches
+    assert (list(together), has_ttl) == ([batch[0], held, batch[1]], True)
     world.run()

@@ -308,8 +308,8 @@ def test_a_batch_of_responses_uses_the_route_of_a_single_one(
     run = batch_of_responses(sent)
     assert run is not None
     ingress.on_batch(run)
-    [(given, _, ageing)] = received_batches(bulky)
-    assert (given is run, ageing) == (True, True)
+    [(given, _, has_ttl)] = received_batches(bulky)
+    assert (given is run, has_ttl) == (True, True)
     bulky.run()
     assert bulky.egress["backbone"].messages == [*first, *sent]
 
@@ -531,9 +531,9 @@ def test_a_batch_without_filters_is_passed_on_whole(bulky: "World", ttl: int | N
     assert bulky.time.now_ns == before_ns + 1
     given = [*received_batches(bulky), *received_batches(bulky, "dash")]
     assert len(given) == 3
-    for messages, times_ns, ageing in given:
+    for messages, times_ns, has_ttl in given:
         assert messages is run
-        assert (list(times_ns), ageing) == ([before_ns + 1] * 4, ttl is not None)
+        assert (list(times_ns), has_ttl) == ([before_ns + 1] * 4, ttl is not None)
     assert bulky.ledger().received == 2 * 4 * 3
     bulky.run()
     assert bulky.egress["backbone"].messages == [*first, *run]

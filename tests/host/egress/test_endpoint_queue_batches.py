@@ -35,13 +35,13 @@ from ustreamer.uprotocol.ustatus import UCode, UStatus
 from ustreamer.uprotocol.uuri import UUri
 
 
-def offer_all(rig: EndpointQueueRig, messages: list[UMessage], *, ageing: bool = False) -> None:
+def offer_all(rig: EndpointQueueRig, messages: list[UMessage], *, has_ttl: bool = False) -> None:
     """Like an ingress with a batch."""
     gateway = rig.gateways[0]
     gateway.ledger.received += len(messages)
     delivery, now_ns = gateway.delivery, rig._clock.monotonic_ns()
     delivery.outgoing.items = [(delivery, each, now_ns) for each in messages]
-    delivery.outgoing.flush(ageing=ageing)
+    delivery.outgoing.flush(has_ttl=has_ttl)
 
 
 class BatchSizeTransport(InlineTransport):
@@ -170,7 +170,7 @@ def test_a_batch_excludes_messages_that_expire_during_its_send(make_rig: MakeRig
             time.advance(ms=7)
 
     rig = make_rig(Slow(), QUICK, clock)
-    offer_all(rig, [event(n, ttl=20, made_ms=clock.wall_ms()) for n in range(6)], ageing=True)
+    offer_all(rig, [event(n, ttl=20, made_ms=clock.wall_ms()) for n in range(6)], has_ttl=True)
     assert rig.sent == [0, 1, 2]
     rig.start().wait_settled(6)
     assert [(n, verdict) for n, verdict, *_ in rig.verdicts if verdict is Verdict.EXPIRED] == [

@@ -123,7 +123,7 @@ class Scene(EndpointQueueRig):
         self.gateways[0].ledger.received += len(messages)
         now_ns = self._clock.monotonic_ns()
         delivery.outgoing.items = [(delivery, each, now_ns) for each in messages]
-        delivery.outgoing.flush(ageing=False)
+        delivery.outgoing.flush(has_ttl=False)
 
     @property
     def subscriber_queues(self) -> dict[UUri, SubscriberQueueStatistics]:

@@ -153,7 +153,7 @@ class Delivery:
         if paused:
             self.transmit_batch, self.outgoing = None, OutgoingBatch(self.egress)
         else:
-            self.outgoing.flush(ageing=True)  # before later messages in the shared batch
+            self.outgoing.flush(has_ttl=True)  # before later messages in the shared batch
             self.transmit_batch, self.outgoing = self._unpaused
 
     def is_still_paused(self) -> bool:
@@ -196,7 +196,7 @@ class Delivery:
         if self.transmit_batch is not None and len(batch) > 1:
             egress = cast("BatchEgress", self.egress)
             count = len(batch)
-            egress.offer_batch((self,) * count, batch, (now_ns,) * count, ageing=bool(batch.attributes.ttl))
+            egress.offer_batch((self,) * count, batch, (now_ns,) * count, has_ttl=bool(batch.attributes.ttl))
             return
         for message in batch:
             self.egress.offer(self, message, now_ns)

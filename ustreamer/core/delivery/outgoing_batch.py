@@ -23,30 +23,30 @@ class OutgoingBatch:
     `Ingress.on_batch` appends to `items`.
     """
 
-    __slots__ = ("__weakref__", "_ageing", "_egress", "batch_egress", "items")
+    __slots__ = ("__weakref__", "_has_ttl", "_egress", "batch_egress", "items")
 
     def __init__(self, egress: Egress) -> None:
         self._egress = egress
         self.batch_egress = egress if isinstance(egress, BatchEgress) else None
         """The egress if it takes batches, else None. Checked once per target: a check takes 10 us."""
         self.items: list[tuple[Delivery, UMessage, int]] = []
-        self._ageing = False
+        self._has_ttl = False
 
     def append_if_open(self, delivery: "Delivery", message: UMessage, now_ns: int) -> bool:
         """Append a message that a filter released. False, and not appended, if the batch is empty."""
         if not self.items:
             return False
         self.items.append((delivery, message, now_ns))
-        self._ageing |= bool(message.attributes.ttl)
+        self._has_ttl |= bool(message.attributes.ttl)
         return True
 
-    def flush(self, *, ageing: bool) -> None:
+    def flush(self, *, has_ttl: bool) -> None:
         """Offer the messages to the egress and empty the batch. Called under the owner's lock.
 
-        `ageing`: a message appended by `Ingress.on_batch` may have a ttl.
+        `has_ttl`: a message appended by `Ingress.on_batch` has a ttl.
         """
         items, self.items = self.items, []
-        ageing, self._ageing = ageing or self._ageing, False
+        has_ttl, self._has_ttl = has_ttl or self._has_ttl, False
         if self.batch_egress is None or len(items) < 2:
             for delivery, message, at_ns in items:
                 self._egress.offer(delivery, message, at_ns)
@@ -55,4 +55,4 @@ class OutgoingBatch:
         batch = None
         if len(items) >= MIN_BATCH and deliveries.count(deliveries[0]) == len(items):
             batch = MessageBatch.from_messages(messages)
-        self.batch_egress.offer_batch(deliveries, batch or messages, times_ns, ageing=ageing)
+        self.batch_egress.offer_batch(deliveries, batch or messages, times_ns, has_ttl=has_ttl)

@@ -182,9 +182,9 @@ class BatchEgress(Protocol):
         messages: Sequence[UMessage],
         times_ns: Sequence[int],
         *,
-        ageing: bool,
+        has_ttl: bool,
     ) -> None:
-        """Equal to `offer` of each message at its time. Without `ageing`, no message has a ttl.
+        """Equal to `offer` of each message at its time. Without `has_ttl`, no message has a ttl.
 
         All deliveries have the same ingress and subscriber. Those of a `MessageBatch` are all the same.
         """

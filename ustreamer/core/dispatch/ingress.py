@@ -146,7 +146,7 @@ class Ingress:
         if self._backlogs:
             self._wait_backlogs()
         routes, batches = self._routes, list[OutgoingBatch]()
-        received, ageing = 0, False
+        received, has_ttl = 0, False
         with self._lock:
             version: int | None = None  # no cached route is valid, and no route is cached
             try:
@@ -175,7 +175,7 @@ class Ingress:
                         self._settle_without_target(message, route.decision, now_ns)
                         continue
                     if attributes.ttl:
-                        ageing = True
+                        has_ttl = True
                         if wall_ms > (id.msb >> 16) + attributes.ttl and self._is_expired(
                             id.msb >> 16, attributes.ttl
                         ):
@@ -195,7 +195,7 @@ class Ingress:
             finally:  # an exception must not hold back the messages decided before it
                 self.ledger.received += received
                 for outgoing in batches:
-                    outgoing.flush(ageing=ageing)
+                    outgoing.flush(has_ttl=has_ttl)
 
     # Fast path of dispatch, which is its oracle; compared by
     # tests/core/dispatch/test_batches.py::test_a_batch_has_the_results_of_its_single_messages

@@ -105,11 +105,11 @@ class _DiskSizedQueue(EgressQueue):
     ) -> list[QueuedMessage]:
         size = len(message.payload) + OVERHEAD_BYTES
         write_buffer = self._durable_queue.write_buffer
-        evicted = not write_buffer.has_room_for_subscriber(delivery.subscriber, size)
-        if evicted or not write_buffer.has_room(size):
-            self.evicted_by_subscriber_limit += evicted
+        is_over_share = not write_buffer.has_room_for_subscriber(delivery.subscriber, size)
+        if is_over_share or not write_buffer.has_room(size):
+            self.evicted_by_subscriber_limit += is_over_share
             item = QueuedMessage(delivery, message, now_ns, size, attempts, deadline_ns=deadline_ns)
-            item.evicted_by_subscriber_limit = evicted
+            item.evicted_by_subscriber_limit = is_over_share
             return [item]
         return super().push(delivery, message, now_ns, attempts, deadline_ns)
 

@@ -188,11 +188,11 @@ class EndpointQueue(SendWorker):
         messages: Sequence[UMessage],
         times_ns: Sequence[int],
         *,
-        ageing: bool,
+        has_ttl: bool,
     ) -> None:
         """As `offer` of each message at its time. Messages that can be sent at once go out in one batch."""
         with self._lock:
-            taken = self._send_batch_inline(deliveries, messages, times_ns, ageing=ageing)
+            taken = self._send_batch_inline(deliveries, messages, times_ns, has_ttl=has_ttl)
         if taken < len(messages):
             remaining = zip(deliveries[taken:], messages[taken:], times_ns[taken:], strict=True)
             for delivery, message, at_ns in remaining:
@@ -204,7 +204,7 @@ class EndpointQueue(SendWorker):
         messages: Sequence[UMessage],
         times_ns: Sequence[int],
         *,
-        ageing: bool,
+        has_ttl: bool,
     ) -> int:
         """Send a prefix of `messages` on the caller's thread; returns its length.
 
@@ -219,13 +219,13 @@ class EndpointQueue(SendWorker):
         if self._credit < size:
             self._renew_credit(min(size, _MAX_CREDIT), times_ns[-1])
         if self._credit >= size:
-            return self._transmit_batch(deliveries, messages, times_ns, size, ageing=ageing)
+            return self._transmit_batch(deliveries, messages, times_ns, size, has_ttl=has_ttl)
         taken = 0
         while number := self._count_within_credit(messages[taken:], times_ns[-1]):
             end = taken + number
             allowed = messages[taken:end]
             sent = self._transmit_batch(
-                deliveries[taken:end], allowed, times_ns[taken:end], self._size_of(allowed), ageing=ageing
+                deliveries[taken:end], allowed, times_ns[taken:end], self._size_of(allowed), has_ttl=has_ttl
             )
             taken += sent
             if sent < number:
@@ -247,7 +247,7 @@ class EndpointQueue(SendWorker):
         times_ns: Sequence[int],
         size: int,
         *,
-        ageing: bool,
+        has_ttl: bool,
     ) -> int:
         """Send a prefix of `messages`, up to the first expired or refused one; returns its length.
 
@@ -256,7 +256,7 @@ class EndpointQueue(SendWorker):
         transmit_batch = deliveries[0].transmit_batch
         assert transmit_batch is not None  # the caller has checked it
         unexpired: Iterable[UMessage] = messages
-        if ageing:
+        if has_ttl:
             unexpired = self._expiry.unexpired(messages)
         try:
             taken = transmit_batch(unexpired)
