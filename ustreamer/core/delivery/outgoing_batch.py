@@ -23,7 +23,7 @@ class OutgoingBatch:
     `Ingress.on_batch` appends to `items`.
     """
 
-    __slots__ = ("__weakref__", "_has_ttl", "_egress", "batch_egress", "items")
+    __slots__ = ("__weakref__", "_egress", "_has_ttl", "batch_egress", "items")
 
     def __init__(self, egress: Egress) -> None:
         self._egress = egress
