@@ -63,8 +63,8 @@ MUTATIONS: Final = (
     Mutation(
         "what could not be retransmitted is not counted",
         f"{_ZENOH}/possible_losses.py",
-        "            if not self._repeat(publisher, put_ns, message):\n                self.not_retransmitted += 1",
-        "            self._repeat(publisher, put_ns, message)",
+        "            if not self._retransmit(publisher, put_ns, message):\n                self.not_retransmitted += 1",
+        "            self._retransmit(publisher, put_ns, message)",
     ),
     Mutation(
         "half of the lost messages are retransmitted",
@@ -86,37 +86,37 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "a lost link counts as read to the end",
-        f"{_ZENOH}/link_monitor.py",
+        f"{_ZENOH}/connected_node.py",
         "discarded all data for it.\n        return self.acked_ns - MARGIN_NS",
         "discarded all data for it.\n        return now_ns",
     ),
     Mutation(
         "after a silence the loss begins now",
-        f"{_ZENOH}/link_monitor.py",
+        f"{_ZENOH}/connected_node.py",
         "            # It may have frozen just after its last sign of life.",
         "            return now_ns\n            # It may have frozen just after its last sign of life.",
     ),
     Mutation(
         "a silent node counts as alive until the last acknowledgement of its kernel",
-        f"{_ZENOH}/link_monitor.py",
+        f"{_ZENOH}/connected_node.py",
         "            # It may have frozen just after its last sign of life.",
         "            return self.acked_ns - MARGIN_NS  #",
     ),
     Mutation(
         "an aborted link counts as closed in order",
-        f"{_ZENOH}/link_monitor.py",
+        f"{_ZENOH}/connected_node.py",
         "if kept_up and not self.is_aborted:",
         "if kept_up:",
     ),
     Mutation(
         "a kill after a keep-alive counts as a close",
-        f"{_ZENOH}/link_monitor.py",
+        f"{_ZENOH}/connected_node.py",
         "if new == _CLOSE_BYTES:",
         "if new in (_CLOSE_BYTES - 1, _CLOSE_BYTES):",
     ),
     Mutation(
         "an acknowledgement of the kernel confirms a message, also of a frozen node",
-        f"{_ZENOH}/link_monitor.py",
+        f"{_ZENOH}/connected_node.py",
         "return min(self.acked_ns, self.received_ns) - MARGIN_NS if",
         "return self.acked_ns - MARGIN_NS if",
     ),
@@ -135,8 +135,8 @@ MUTATIONS: Final = (
     Mutation(
         "a link without a node counts as up",
         f"{_ZENOH}/link_monitor.py",
-        "if self.up is (bool(self._nodes) and not self._stalled):",
-        "if self.up is not self._stalled:",
+        "if self.up is (bool(self._nodes) and not self._all_stalled):",
+        "if self.up is not self._all_stalled:",
     ),
     Mutation(
         "samples in the channel are thrown away at the stop",
@@ -251,7 +251,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "a router that resumes has read everything with its clients",
-        f"{_ZENOH}/link_monitor.py",
+        f"{_ZENOH}/connected_node.py",
         "if self.is_router and received_ns - self.received_ns > self._lease_ns // 2:",
         "if False:",
     ),
