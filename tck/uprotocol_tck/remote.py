@@ -77,6 +77,14 @@ class RemoteUsubscription:
         with self._changed:
             self._held.add(topic)
 
+    def release(self, topic: Uri) -> None:
+        """Grant the calls about a topic that was held, those so far and later ones."""
+        with self._changed:
+            self._held.discard(topic)
+            held = self.calls(topic)
+        for each in held:
+            each.answer()
+
     def calls(self, topic: Uri, *, subscribe: bool | None = None) -> list[RemoteCall]:
         """The calls about a topic so far."""
         with self._changed:
