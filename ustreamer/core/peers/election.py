@@ -79,7 +79,7 @@ class _Claims(msgspec.Struct, frozen=True):
         return authority in self.local or (ANY_AUTHORITY in self.local and authority not in self.carries)
 
     def carries_to(self, authority: str) -> int:
-        """Whether the streamer carries messages to `authority`: 2 by its name, 1 by `*`, 0 not."""
+        """How the streamer carries messages to `authority`: 2 by its name, 1 by `*`, 0 not at all."""
         if authority in self.carries:
             return 2
         return int(ANY_AUTHORITY in self.carries and authority not in self.local)
@@ -90,7 +90,7 @@ class _Claims(msgspec.Struct, frozen=True):
 
 
 class _View(msgspec.Struct, frozen=True):
-    """All claims at one moment. Replaced, never changed, because routing reads it without a lock."""
+    """All claims at one moment, read without a lock: replaced, never changed. Only `cached_roles` grows, by single steps."""
 
     own_claims: Mapping[str, _Claims]
     home_endpoints: Mapping[str, str]

@@ -530,7 +530,7 @@ class DurableQueue(EndpointQueue):
             with self._decode_lock:
                 id, _ = self._decode(stored.attributes)
         except UStatusError:
-            # The spool was closed while a send hung. The next start restores the message.
+            # The spool was closed while a send hung. Here the message is dead-lettered; the next start sends it.
             return False
         item.message = UMessage(id, item.message.attributes, stored.payload)
         item.header_only = False

@@ -447,7 +447,7 @@ class EndpointQueue(SendWorker):
         return [item for item in items if not item.delivery.broadcast]
 
     def no_more_retries(self, status: UStatus) -> None:
-        """From now on, make a dead letter with `status` of each message that is refused at its first try."""
+        """From now on, make a dead letter with `status` of each refused message, and of those behind it in its batch."""
         with self._lock:
             self._no_retry_status = status
             self._queue.resume_all()

@@ -102,7 +102,7 @@ class Control:
         return self._handlers[type(request)](request)
 
     def close(self) -> None:
-        """Refuse further operations before a stop. A redrive in progress ends after its batch."""
+        """Refuse further reloads and redrives before a stop. A redrive in progress ends after its batch."""
         self._closing = True
 
     # --- reload ------------------------------------------------------------------------------------------------------
