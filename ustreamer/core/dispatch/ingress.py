@@ -25,6 +25,7 @@ from ustreamer.core.delivery.ports import BackloggedEgress, Filter, Tap
 from ustreamer.core.dispatch.dedup_window import DedupWindow
 from ustreamer.core.dispatch.delivery_registry import DeliveryRegistry, TargetStatistics
 from ustreamer.core.dispatch.dispatcher_port import DispatcherPort
+from ustreamer.core.dispatch.recent_denials import RecentDenial, RecentDenials
 from ustreamer.core.egress.dead_letter import DeadLetter, dead_letter_topic
 from ustreamer.core.routing.forwarding import ForwardingShare, Target
 from ustreamer.core.routing.route_cache import (
@@ -71,6 +72,7 @@ class Ingress:
         self.held = 0  # messages that filters hold at present
         self.refused: dict[str, int] = dict.fromkeys(_REASONS, 0)
         self.denied_by_authority = PeerRefusals()
+        self._denials = RecentDenials(name)
         self._dispatcher = dispatcher
         self._router = dispatcher.router
         self._closed: RoutingDecision | None = None
@@ -456,6 +458,7 @@ class Ingress:
         self._router = router
         self._directory = router.version_source
         self._clear_routes()
+        self._denials.clear()
         self._deliveries.rebuild_filters(self._monotonic_ns())
 
     def close(self, reason: UStatus) -> None:
@@ -504,6 +507,7 @@ class Ingress:
         if decision.verdict is Verdict.DENIED:
             self.refused[decision.denied_as] += 1
             self.denied_by_authority.add(decision.denied_as, message.attributes.source.authority_name)
+            self._denials.add(message.attributes, decision, self._wall_ms())
         else:
             self._dispatcher.dead_letter(message, decision.reason, self.name, 0, now_ns, now_ns, self.name)
         if not decision.silent:
@@ -603,6 +607,11 @@ class Ingress:
             if address in (source, sink):
                 found.append(ObservedRoute(self.name, source, sink, route.decision))
         return found
+
+    def recent_denials(self, address: UUri) -> list[RecentDenial]:
+        """The messages from `address` or to it that were denied lately by the present rules, the latest last."""
+        with self._lock:
+            return self._denials.about(address)
 
     def busiest_targets(self, number: int) -> list[TargetStatistics]:
         """The targets with the most received messages. From any thread, without the lock."""

@@ -8,6 +8,7 @@ import msgspec
 from ustreamer.core.base.recent_failures import RecentFailure
 from ustreamer.core.dispatch.delivery_registry import TargetStatistics
 from ustreamer.core.dispatch.explain import Explanation
+from ustreamer.core.dispatch.recent_denials import RecentDenial
 from ustreamer.core.routing.route_cache import ObservedRoute
 from ustreamer.core.routing.subscriptions import RecentSubscriptionChange, ServiceOutage, Subscription
 from ustreamer.host.diagnosis.recent import RecentLetters, RecentLogLine
@@ -89,6 +90,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     changes: tuple[RecentSubscriptionChange, ...] = ()
     """Of the topic's or the subscriber's subscriptions, oldest first."""
     routes: tuple[ObservedRoute, ...] = ()
+    denials: tuple[RecentDenial, ...] = ()
+    """Of messages from the subject or to it."""
     targets_before: tuple[TargetStatistics, ...] = ()
     targets: tuple[TargetStatistics, ...] = ()
     """Of the topic, at the end of the sample."""

@@ -192,6 +192,11 @@ class _Collector:
                 for ingress in sources.dispatcher.ingresses()
                 for route in ingress.observed_routes(subject)
             ),
+            denials=tuple(
+                denial
+                for ingress in sources.dispatcher.ingresses()
+                for denial in ingress.recent_denials(subject)
+            ),
             letters=tuple(
                 each
                 for each in sources.events.letters()
