@@ -266,6 +266,17 @@ def publisher_at_the_wrong_endpoint(world: World) -> Iterator[Expected]:
     yield Expected(topic, "wrong_endpoint", ("'inside'", "'outside'"))
 
 
+@fault
+def publisher_that_was_at_the_wrong_endpoint(world: World) -> Iterator[Expected]:
+    topic = world.topic("cloud")
+    world.subscribe(topic, world.subscriber("hpc"))
+    world.publish(topic, at="car", number=3)
+    [denial] = world.streamer.dispatcher.ingress("inside").recent_denials(topic)
+    with world.repeating(lambda: world.publish(topic)):
+        wait_until(lambda: not denial.goes_on(new_id().time_ms), "the end of the denials")
+        yield Expected(topic, "healthy", ("Nothing is wrong",))
+
+
 def _join_peer(world: World, topic: UUri) -> tuple[PeerRouters, str]:
     """A peer with precedence for `topic`."""
     ours = election_key(RouterId("hpc", ""), str(topic))
@@ -565,10 +576,16 @@ def method_of_an_unknown_authority(world: World) -> Iterator[Expected]:
 
 @fault
 def caller_without_access(world: World) -> Iterator[Expected]:
-    method = UUri("chassis", 0x3001, 1, 1)
+    method = UUri("chassis", 0x3001, 1, 6)
     world.send_request(method, at="guest")
     yield Expected(method, "access_denied", ("endpoints.guarded.access",))
-    world.streamer.dispatcher.ingress("guarded").invalidate_routes()
+
+
+@fault
+def another_caller_without_access(world: World) -> Iterator[Expected]:
+    method = UUri("chassis", 0x3001, 1, 7)
+    world.send_request(method, at="guest")
+    yield Expected(method, "healthy", ("Nothing is wrong",), ("--source", "//cloud/1/1/0"))
 
 
 @fault

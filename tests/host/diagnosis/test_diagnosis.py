@@ -8,7 +8,9 @@ import pytest
 
 from ustreamer.core.base.links import LinkState
 from ustreamer.core.base.recent_failures import RecentFailure
+from ustreamer.core.dispatch.delivery_registry import TargetStatistics
 from ustreamer.core.dispatch.explain import Explanation, Step
+from ustreamer.core.dispatch.recent_denials import RecentDenial
 from ustreamer.core.egress.limits import EgressLimits
 from ustreamer.core.routing.forwarding import Target
 from ustreamer.core.routing.router import SELF
@@ -390,3 +392,72 @@ def test_a_suspect_node_is_the_cause_while_its_link_is_up(subject: UUri) -> None
     found = diagnose(evidence(subject, running=True, home=home, explanations=(decided,), **known))
     assert found.cause.cause == "node_suspect"
     assert found.cause.text == f"A node behind endpoint 'outside' may be frozen or cut off: {suspicion}."
+
+
+CALLER: Final = UUri("cloud", 0x55, 1, 0)
+COUNTED: Final = TargetStatistics(TOPIC, "inside", "outside", None, 0, 9, 9, 0)
+"""A target with 9 messages, all within the sample."""
+
+
+def denial_of(source: UUri, sink: UUri | None, age_ms: int, denied_as: str) -> RecentDenial:
+    """Three denied messages within 200 ms."""
+    last_ms = NOW_MS - age_ms
+    return RecentDenial("outside", source, sink, denied_as, "no rule allows it", 3, last_ms - 200, last_ms)
+
+
+@pytest.mark.parametrize(("age_ms", "cause"), [(5_000, "access_denied"), (75_000, HEALTHY)])
+def test_a_denied_call_is_a_problem_for_a_minute(age_ms: int, cause: str) -> None:
+    denials = (denial_of(CALLER, METHOD, age_ms, "access"),)
+    found = diagnose(evidence(METHOD, running=True, denials=denials)).cause
+    assert found.cause == cause
+    if cause == HEALTHY:
+        earlier = "Earlier, 3 calls by up://cloud/55/1/0 were denied until 2023-11-14 22:12:05 UTC (no rule allows it)."
+        assert earlier in found.text
+    else:
+        assert found.since_ms == NOW_MS - 5_200
+
+
+def test_the_denied_calls_of_another_caller_are_no_problem_of_the_given_one() -> None:
+    denials = (denial_of(CALLER, METHOD, 5_000, "access"), denial_of(CALLER, METHOD, 75_000, "access"))
+    caller = UUri("hpc", 0x77, 1, 0)
+    text = text_of(evidence(METHOD, running=True, denials=denials, source=caller))
+    assert text.startswith("Nothing is wrong")
+    assert str(CALLER) not in text
+    failed = {"inside": [failure("no_answer", 1_000)]}
+    found = method_findings(evidence(METHOD, running=True, denials=denials, source=caller, failures=failed))
+    assert [each.cause for each in found] == ["no_answer"]
+
+
+@pytest.mark.parametrize(
+    ("age_ms", "others", "causes"),
+    [
+        (500, {}, ["wrong_endpoint", "publisher_silent"]),
+        (5_000, {}, ["wrong_endpoint", "publisher_silent"]),
+        (75_000, {}, ["publisher_silent", "wrong_endpoint"]),
+        (5_000, {"targets": (COUNTED,)}, [HEALTHY]),
+        (500, {"targets": (COUNTED,)}, ["wrong_endpoint"]),
+        (
+            5_000,
+            {"failures": {"inside": [failure("event_unknown", 100)]}},
+            ["unknown_event", "wrong_endpoint"],
+        ),
+    ],
+)
+def test_a_wrong_endpoint_is_over_once_the_messages_come_in_at_the_right_one(
+    age_ms: int, others: dict[str, Any], causes: list[str]
+) -> None:
+    known: dict[str, Any] = {"running": True, "explanations": (DECIDED,), "exact_endpoints": {"inside"}}
+    found = topic_findings(evidence(**known, denials=(denial_of(TOPIC, None, age_ms, "spoofed"),), **others))
+    assert [each.cause for each in found][: len(causes)] == causes
+    for each in found:
+        if each.cause == "wrong_endpoint":
+            is_over = age_ms > 1_000
+            assert each.until_ms == (NOW_MS - age_ms if is_over else None)
+            assert ("came in" if is_over else "come in") in each.text
+
+
+@pytest.mark.parametrize(("age_ms", "expected"), [(5_000, True), (75_000, False)])
+def test_a_subscriber_at_the_wrong_endpoint_has_no_subscription(age_ms: int, *, expected: bool) -> None:
+    denials = (denial_of(CALLER, UUri("hpc", 0, 3, 1), age_ms, "spoofed"),)
+    found = subscriber_findings(evidence(CALLER, home="outside", running=True, denials=denials))
+    assert [each.cause for each in found] == ["wrong_endpoint"] * expected + ["no_subscription"]

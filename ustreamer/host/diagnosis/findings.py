@@ -11,6 +11,7 @@ import msgspec
 
 from ustreamer.core.base.recent_failures import CURRENT_MS, RecentFailure
 from ustreamer.core.dispatch.explain import Explanation
+from ustreamer.core.dispatch.recent_denials import RecentDenial
 from ustreamer.core.routing.subscriptions import NO_ANSWER
 from ustreamer.host.diagnosis.evidence import EndpointEvidence, Evidence
 from ustreamer.host.diagnosis.recent import RecentLetters
@@ -116,16 +117,32 @@ def unknown_authority(evidence: Evidence) -> Iterator[DiagnosisFinding]:
 
 def wrong_endpoint(evidence: Evidence) -> Iterator[DiagnosisFinding]:
     """Messages from the subject come in at an endpoint behind which it does not live."""
-    for route in evidence.routes:
-        if route.decision.denied_as == "spoofed" and route.source == evidence.subject:
-            yield DiagnosisFinding(
-                "wrong_endpoint",
-                f"Messages from {route.source} come in at endpoint {route.ingress!r} and are denied, because "
-                f"{route.source.authority_name!r} lives behind {evidence.home!r}.",
-                None,
-                f"Move the authority to `authorities` of endpoint {route.ingress!r}, or correct the sender.",
-            )
+    for denial in spoofed_denials(evidence):
+        if denial.goes_on(evidence.now_ms):
+            yield wrong_endpoint_finding(evidence, denial)
             return
+
+
+def spoofed_denials(evidence: Evidence) -> list[RecentDenial]:
+    """The denials of messages from the subject because of their endpoint, the latest first."""
+    found = [
+        each for each in evidence.denials if each.denied_as == "spoofed" and each.source == evidence.subject
+    ]
+    return sorted(found, key=lambda each: -each.last_ms)
+
+
+def wrong_endpoint_finding(evidence: Evidence, denial: RecentDenial) -> DiagnosisFinding:
+    """A finding about denied messages from the subject; in the past tense if no more of them come."""
+    goes_on = denial.goes_on(evidence.now_ms)
+    come, are = ("come", "are") if goes_on else ("came", "were")
+    return DiagnosisFinding(
+        "wrong_endpoint",
+        f"Messages from {denial.source} {come} in at endpoint {denial.ingress!r} and {are} denied, because "
+        f"{denial.source.authority_name!r} lives behind {evidence.home!r}.",
+        denial.first_ms,
+        f"Move the authority to `authorities` of endpoint {denial.ingress!r}, or correct the sender.",
+        until_ms=None if goes_on else denial.last_ms,
+    )
 
 
 def link_down(

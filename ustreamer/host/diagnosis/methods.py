@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ustreamer.core.base.recent_failures import RecentFailure
+from ustreamer.core.dispatch.recent_denials import RecentDenial
 from ustreamer.core.routing.router import SELF
 from ustreamer.host.diagnosis.evidence import Evidence
 from ustreamer.host.diagnosis.findings import (
@@ -64,27 +65,36 @@ def method_findings(evidence: Evidence) -> list[DiagnosisFinding]:
     return run_checks(METHOD_CHECKS, evidence) or [_healthy(evidence)]
 
 
+def _denials(evidence: Evidence, *, earlier: bool = False) -> list[RecentDenial]:
+    """The denied requests of the last minute, or `earlier`, the latest first: those of the given caller, or of all."""
+    found = [
+        each
+        for each in evidence.denials
+        if each.sink == evidence.subject
+        and evidence.source in (None, each.source)
+        and each.is_current(evidence.now_ms) is not earlier
+    ]
+    return sorted(found, key=lambda each: -each.last_ms)
+
+
 def _denied_caller(evidence: Evidence) -> Iterator[DiagnosisFinding]:
     """Requests that came in were denied."""
-    for route in evidence.routes:
-        if route.sink != evidence.subject or not route.decision.denied_as:
-            continue
-        reason = "" if route.decision.reason is None else route.decision.reason.message
-        if route.decision.denied_as in DENIALS:
-            what, advice = DENIALS[route.decision.denied_as]
+    for denial in _denials(evidence):
+        if denial.denied_as in DENIALS:
+            what, advice = DENIALS[denial.denied_as]
             yield DiagnosisFinding(
                 "access_denied",
-                f"{what} calls of {evidence.subject} by {route.source}: {reason}.",
-                evidence.loaded_ms,
-                advice.format(route.ingress),
+                f"{what} calls of {evidence.subject} by {denial.source}: {denial.reason}.",
+                denial.first_ms,
+                advice.format(denial.ingress),
             )
         else:
             yield DiagnosisFinding(
                 "wrong_endpoint",
-                f"Calls of {evidence.subject} by {route.source} are denied, as they come in at endpoint "
-                f"{route.ingress!r}: {reason}.",
-                None,
-                f"Move the caller's authority to `authorities` of endpoint {route.ingress!r}, or correct its source.",
+                f"Calls of {evidence.subject} by {denial.source} are denied, as they come in at endpoint "
+                f"{denial.ingress!r}: {denial.reason}.",
+                denial.first_ms,
+                f"Move the caller's authority to `authorities` of endpoint {denial.ingress!r}, or correct its source.",
             )
 
 
@@ -214,6 +224,11 @@ def _earlier_text(evidence: Evidence) -> str:
         for endpoint in evidence.endpoints
         for kind, failures in failures_of(evidence, endpoint, earlier=True).items()
         if kind in kinds
+    ]
+    parts += [
+        f"{_calls(each.count)} by {each.source} {'was' if each.count == 1 else 'were'} denied until "
+        f"{time_of_day(each.last_ms)} ({each.reason})"
+        for each in _denials(evidence, earlier=True)
     ]
     return f" Earlier, {listed(parts)}." if parts else ""
 

@@ -19,9 +19,11 @@ from ustreamer.host.diagnosis.findings import (
     messages_wait,
     refused_stores,
     run_checks,
+    spoofed_denials,
     unknown_authority,
     unknown_subscriptions,
     wrong_endpoint,
+    wrong_endpoint_finding,
 )
 from ustreamer.host.diagnosis.topics import topic_findings
 
@@ -29,6 +31,16 @@ from ustreamer.host.diagnosis.topics import topic_findings
 def subscriber_findings(evidence: Evidence) -> list[DiagnosisFinding]:
     """All findings about a subscriber, the cause first; one `healthy` finding if nothing is wrong."""
     return run_checks(SUBSCRIBER_CHECKS, evidence) or [_healthy(evidence)]
+
+
+def _wrong_endpoint(evidence: Evidence) -> Iterator[DiagnosisFinding]:
+    """Requests of the subscriber come in at another endpoint; without a subscription, also those of the last minute."""
+    if evidence.subscriptions:
+        yield from wrong_endpoint(evidence)
+        return
+    for denial in spoofed_denials(evidence)[:1]:
+        if denial.is_current(evidence.now_ms):
+            yield wrong_endpoint_finding(evidence, denial)
 
 
 def _link(evidence: Evidence) -> Iterator[DiagnosisFinding]:
@@ -132,7 +144,7 @@ def _healthy(evidence: Evidence) -> DiagnosisFinding:
 
 SUBSCRIBER_CHECKS: Final[tuple[Check, ...]] = (
     unknown_authority,
-    wrong_endpoint,
+    _wrong_endpoint,
     _link,
     _no_subscription,
     _own_queue,

@@ -32,10 +32,12 @@ from ustreamer.host.diagnosis.findings import (
     refused_stores,
     run_checks,
     similar_name,
+    spoofed_denials,
     total,
     unknown_authority,
     unknown_subscriptions,
     wrong_endpoint,
+    wrong_endpoint_finding,
 )
 from ustreamer.uprotocol.uuri import UUri
 
@@ -384,6 +386,19 @@ def _earlier_refused_input(evidence: Evidence) -> Iterator[DiagnosisFinding]:
     yield from _refused_input(evidence, earlier=True)
 
 
+def _ended_wrong_endpoint(evidence: Evidence, *, earlier: bool = False) -> Iterator[DiagnosisFinding]:
+    """Messages of the topic came in at another endpoint in the last minute, or `earlier`. None comes in now."""
+    if _brings_nothing(evidence):
+        for denial in spoofed_denials(evidence):
+            if not denial.goes_on(evidence.now_ms) and denial.is_current(evidence.now_ms) is not earlier:
+                yield wrong_endpoint_finding(evidence, denial)
+                return
+
+
+def _earlier_wrong_endpoint(evidence: Evidence) -> Iterator[DiagnosisFinding]:
+    yield from _ended_wrong_endpoint(evidence, earlier=True)
+
+
 def _failed_checks(evidence: Evidence) -> Iterator[DiagnosisFinding]:
     """Messages of the topic come in, but their content fails its E2E check."""
     if evidence.input_problem:
@@ -549,9 +564,11 @@ TOPIC_CHECKS: Final[tuple[Check, ...]] = (
     _failing_plugins,
     _failed_checks,
     _refused_input,
+    _ended_wrong_endpoint,
     _remote_pending,
     _silent_publisher,
     _earlier_refused_input,
+    _earlier_wrong_endpoint,
     _throttled,
     refused_stores,
     unknown_subscriptions,
