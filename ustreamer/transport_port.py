@@ -476,7 +476,8 @@ class EndpointTransport(UTransport):
         """What this endpoint refused lately of messages from or to `address`, and how calls of it failed.
 
         None if the endpoint cannot tell by address: `ustreamer why` then uses its counters `refused_<reason>`. Kinds
-        besides these reasons: `error_response` (`detail` is the error), `no_answer`, `service_gone`, and
+        besides these reasons: `error_response` (`detail` is the error), `no_answer`, `service_gone`;
+        `request_expired`, of a request from here; `receiver_unreachable`, where `peer` is its address; and
         `service_not_offered`, a state of now. Called from any thread.
         """
         return None

@@ -403,6 +403,29 @@ def receiver_without_tcp_connection(world: World) -> Iterator[Expected]:
 
 
 @fault
+def receiver_that_does_not_listen(world: World) -> Iterator[Expected]:
+    topic = UUri("hpc", 0x4001, 1, 0x8001)
+    with world.repeating(lambda: world.publish(topic)):
+        wait_until(lambda: world.statistics("chassis")["unreachable"] > 0, "the report")
+        yield Expected(topic, "receiver_absent", ("Nothing listens", f"127.0.0.1:{world.ports.receiver}"))
+
+
+@fault
+def receiver_that_has_started(world: World) -> Iterator[Expected]:
+    topic = UUri("hpc", 0x4001, 1, 0x8001)
+    with SomeipNode(world.ports.receiver) as receiver, world.repeating(lambda: world.publish(topic)):
+        wait_until(receiver.inbox.items, "an event")
+        failures = world.streamer.transports["chassis"].recent_failures
+
+        def is_over() -> bool:
+            found = failures(topic) or ()
+            return all(not each.goes_on(new_id().time_ms) for each in found)
+
+        wait_until(is_over, "the end of the reports")
+        yield Expected(topic, "healthy")
+
+
+@fault
 def messages_expire_in_the_queue(world: World) -> Iterator[Expected]:
     topic = UUri("hpc", 0x4003, 1, 0x8001)
     world.publish(topic)
@@ -613,6 +636,34 @@ def server_does_not_answer(world: World) -> Iterator[Expected]:
     refuses(lambda: world.call(world.subscriber(), method, b"", ttl=500))
     wait_until(lambda: world.statistics("chassis")["calls_expired"] > 0, "the ttl")
     yield Expected(method, "no_answer", ("no response",))
+
+
+@fault
+def server_that_does_not_listen(world: World) -> Iterator[Expected]:
+    method = UUri("chassis", 0x3002, 1, 1)
+    refuses(lambda: world.call(world.subscriber(), method, b"", ttl=200))
+    wait_until(lambda: world.statistics("chassis")["unreachable"] > 0, "the report")
+    yield Expected(method, "server_absent", (f"127.0.0.1:{world.ports.receiver}",))
+
+
+def _send_unanswered_request(world: World, number: int, counter: str) -> None:
+    """Send a request of a SOME/IP client, and wait until `counter` has counted it."""
+    before = world.statistics("chassis")[counter]
+    world.ecu.send_to_port(wire.someip(0x4001, number, wire.SOMEIP_REQUEST, client=7), world.ports.chassis)
+    wait_until(lambda: world.statistics("chassis")[counter] > before, counter)
+
+
+@fault
+def provider_does_not_answer(world: World) -> Iterator[Expected]:
+    _send_unanswered_request(world, 1, "requests_expired")
+    yield Expected(UUri("hpc", 0x4001, 1, 1), "no_answer", ("1 call", "127.0.0.1", "request_ttl_ms"))
+
+
+@fault
+def provider_does_not_answer_the_given_caller(world: World) -> Iterator[Expected]:
+    _send_unanswered_request(world, 2, "requests_expired")
+    method = UUri("hpc", 0x4001, 1, 2)
+    yield Expected(method, "no_answer", ("no response",), ("--source", "//chassis/7/1/0"))
 
 
 @fault

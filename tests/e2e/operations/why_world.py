@@ -99,10 +99,16 @@ methods = [1, 4]
 remote = "127.0.0.1:{ports.ecu}"
 
 [[endpoints.chassis.services]]
+service = 0x3002
+major = 1
+methods = [1]
+remote = "127.0.0.1:{ports.receiver}"
+
+[[endpoints.chassis.services]]
 service = 0x4001
 major = 1
 events = [{{ id = 0x8001 }}]
-methods = [1]
+methods = [1, 2]
 offered = true
 provider = "//hpc/4001/1/0"
 remote = "127.0.0.1:{ports.receiver}"

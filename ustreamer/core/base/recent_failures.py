@@ -16,6 +16,14 @@ CURRENT_MS: Final = 60_000
 """A failure of the last minute is a present problem. After a minute without one, a new series begins."""
 MAX_RECORDS: Final = 256
 _REFUSED: Final = "refused_"
+_MIN_PAUSE_MS: Final = 1_000
+_PAUSES: Final = 3
+
+
+def series_goes_on(count: int, first_ms: int, last_ms: int, now_ms: int) -> bool:
+    """Whether the next one of `count` events may still come: three mean intervals, and at least 1 s, are not over."""
+    interval_ms = (last_ms - first_ms) / max(1, count - 1)
+    return now_ms - last_ms <= min(CURRENT_MS, max(_MIN_PAUSE_MS, _PAUSES * interval_ms))
 
 
 class RecentFailure(msgspec.Struct, frozen=True):
@@ -34,6 +42,10 @@ class RecentFailure(msgspec.Struct, frozen=True):
     def is_current(self, now_ms: int) -> bool:
         """Whether the last one was within `CURRENT_MS`."""
         return now_ms - self.last_ms <= CURRENT_MS
+
+    def goes_on(self, now_ms: int) -> bool:
+        """Whether the next one may still come, by the mean interval of the series."""
+        return series_goes_on(self.count, self.first_ms, self.last_ms, now_ms)
 
 
 _Key = tuple[str, Hashable, str, object]

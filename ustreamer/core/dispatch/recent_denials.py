@@ -9,15 +9,12 @@ from typing import Final
 
 import msgspec
 
-from ustreamer.core.base.recent_failures import CURRENT_MS
+from ustreamer.core.base.recent_failures import CURRENT_MS, series_goes_on
 from ustreamer.core.routing.router import RoutingDecision
 from ustreamer.uprotocol.uattributes import UAttributes
 from ustreamer.uprotocol.uuri import UUri
 
 MAX_DENIALS: Final = 256
-_MIN_PAUSE_MS: Final = 1_000
-_PAUSES: Final = 3
-"""So many of the mean intervals without a denial show that the denials have ended."""
 
 
 class RecentDenial(msgspec.Struct, frozen=True):
@@ -41,8 +38,7 @@ class RecentDenial(msgspec.Struct, frozen=True):
 
     def goes_on(self, now_ms: int) -> bool:
         """Whether the next one may still come, by the mean interval of the series."""
-        interval_ms = (self.last_ms - self.first_ms) / max(1, self.count - 1)
-        return now_ms - self.last_ms <= min(CURRENT_MS, max(_MIN_PAUSE_MS, _PAUSES * interval_ms))
+        return series_goes_on(self.count, self.first_ms, self.last_ms, now_ms)
 
 
 class RecentDenials:

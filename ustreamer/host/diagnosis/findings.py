@@ -19,6 +19,8 @@ from ustreamer.uprotocol.ustatus import UCode
 from ustreamer.uprotocol.uuri import ANY_AUTHORITY, UUri
 
 HEALTHY: Final = "healthy"
+UNREACHABLE: Final = "receiver_unreachable"
+"""The kind of a failure: nothing listens at a UDP address to which an endpoint sends."""
 _NO_DELAY_MS: Final = 30_000
 """No network delays a message for so long."""
 _CLOCK_DIFFERENCE_MS: Final = 1_000

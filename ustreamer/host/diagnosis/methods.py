@@ -11,6 +11,7 @@ from ustreamer.host.diagnosis.evidence import Evidence
 from ustreamer.host.diagnosis.findings import (
     DENIALS,
     HEALTHY,
+    UNREACHABLE,
     Check,
     DiagnosisFinding,
     failure_finding,
@@ -180,11 +181,37 @@ def _waiting_calls(evidence: Evidence) -> Iterator[DiagnosisFinding]:
 def _failed_at_server(evidence: Evidence) -> Iterator[DiagnosisFinding]:
     """The server answers with errors, or not at all."""
     found = failures_of(evidence, evidence.home or "")
+    unreachable = found.get(UNREACHABLE, ())
+    if unreachable and ("no_answer" in found or unreachable[0].goes_on(evidence.now_ms)):
+        yield failure_finding(
+            "server_absent",
+            f"Nothing listens at {unreachable[0].peer}, to which endpoint {evidence.home!r} sends calls of "
+            f"{evidence.subject}.",
+            unreachable,
+            "Start the server, or correct `remote` of the service.",
+            earlier=False,
+        )
     for kind, failures in found.items():
         if kind in _CALL_FAILURES:
             cause, what, advice = _CALL_FAILURES[kind]
             text = f"{_calls(total(failures))} of {evidence.subject} {what}{_detail_text(failures)}."
             yield failure_finding(cause, text, failures, advice, earlier=False)
+
+
+def _unanswered_requests(evidence: Evidence) -> Iterator[DiagnosisFinding]:
+    """Requests of SOME/IP clients that the server, behind another endpoint, did not answer."""
+    for endpoint in evidence.endpoints.values():
+        failures = failures_of(evidence, endpoint.name).get("request_expired", ())
+        if failures and endpoint.name != evidence.home:
+            yield failure_finding(
+                "no_answer",
+                f"{_calls(total(failures))} of {evidence.subject}{peers_text(failures)} had no response within "
+                f"request_ttl_ms of endpoint {endpoint.name!r}.",
+                failures,
+                f"Check that the server behind endpoint {evidence.home!r} runs and answers; raise request_ttl_ms if it "
+                "is slow.",
+                earlier=False,
+            )
 
 
 def _calls(number: int) -> str:
@@ -218,6 +245,7 @@ def _refused_requests(evidence: Evidence) -> Iterator[DiagnosisFinding]:
 def _earlier_text(evidence: Evidence) -> str:
     """A sentence about failures that are over."""
     kinds = {kind: what for kind, (_, what, _) in _CALL_FAILURES.items()}
+    kinds["request_expired"] = "had no response in time"
     kinds |= {kind: f"were refused, as {why}" for kind, (_, why) in _REQUEST_REFUSALS.items()}
     parts = [
         f"{_calls(total(failures))} {kinds[kind]}{_detail_text(failures)} until {time_of_day(last_ms(failures))}"
@@ -261,4 +289,5 @@ METHOD_CHECKS: Final[tuple[Check, ...]] = (
     _waiting_calls,
     _refused_requests,
     _failed_at_server,
+    _unanswered_requests,
 )

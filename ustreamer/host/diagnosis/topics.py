@@ -17,6 +17,7 @@ from ustreamer.host.diagnosis.evidence import EndpointEvidence, Evidence
 from ustreamer.host.diagnosis.findings import (
     DENIALS,
     HEALTHY,
+    UNREACHABLE,
     Check,
     DiagnosisFinding,
     differing_part,
@@ -56,6 +57,8 @@ _OTHER_FINDINGS: Final = (
     "error_response",
     "no_answer",
     "service_gone",
+    "request_expired",
+    UNREACHABLE,
     "service_not_offered",
 )
 """Failures that have findings of their own, or are none of a topic."""
@@ -429,6 +432,21 @@ def _receiver_link(evidence: Evidence) -> Iterator[DiagnosisFinding]:
         yield from link_down(evidence, endpoint, what, "link_down")
 
 
+def _receiver_absent(evidence: Evidence) -> Iterator[DiagnosisFinding]:
+    """Nothing listens at the UDP address of a receiver. Messages for it still count as delivered."""
+    for endpoint in _target_endpoints(evidence):
+        for failure in failures_of(evidence, endpoint.name).get(UNREACHABLE, ()):
+            if failure.goes_on(evidence.now_ms) or not evidence.received_in_sample:
+                yield failure_finding(
+                    "receiver_absent",
+                    f"Nothing listens at {failure.peer}, to which endpoint {endpoint.name!r} sends {evidence.subject}: "
+                    f"its host reported that {failure.count} times.",
+                    [failure],
+                    "Start the receiver, or correct `remote` of the service; messages sent meanwhile are lost.",
+                    earlier=False,
+                )
+
+
 def _waiting(evidence: Evidence, target: TargetStatistics) -> int:
     """Messages that the target has received and not settled, as far as the counters show it."""
     lost = sum(each.total for each in evidence.letters if each.endpoint == target.endpoint)
@@ -559,6 +577,7 @@ TOPIC_CHECKS: Final[tuple[Check, ...]] = (
     _publisher_link,
     _stopped,
     _receiver_link,
+    _receiver_absent,
     _receiver_waits,
     _dead_letters,
     _failing_plugins,

@@ -9,7 +9,7 @@ from typing import Final
 from ustreamer.core.routing.subscriptions import UNLIMITED
 from ustreamer.transport_port import RouteUnavailable
 from ustreamer.transports.someip.config import ServiceConfig, SomeipEndpoint
-from ustreamer.transports.someip.protocol.addresses import Address, Network, parse_address
+from ustreamer.transports.someip.protocol.addresses import Address, Network, TcpAddress, parse_address
 from ustreamer.transports.someip.protocol.codec import (
     PROTOCOL_VERSION,
     MessageType,
@@ -193,6 +193,17 @@ class ServiceRegistry:
             if any(each.provider == entity for each in versions.values()):
                 return service, address.resource_id
         return address.ue_id & 0xFFFF, address.resource_id
+
+    def addresses_of(self, address: UUri) -> set[Address]:
+        """The UDP addresses to which the endpoint sends a topic, or calls of a method, by the configuration or an Offer."""
+        service = self._remote.get(address.with_resource(0))
+        called = None if service is None else service.methods.get(address.resource_id)
+        receivers = [
+            each.address for each in self.receivers if address in each.events and address not in each.over_tcp
+        ]
+        return {
+            (each[0], each[1]) for each in (*receivers, called) if each and not isinstance(each, TcpAddress)
+        }
 
     def is_host_of_other(self, entity: UUri, host: str) -> bool:
         """Whether `host` has services of the network, but not this one."""

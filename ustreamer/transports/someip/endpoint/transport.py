@@ -594,6 +594,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
     def _on_unreachable(self, address: Address) -> None:
         """Nothing listens at `address`, to which this endpoint has sent."""
         self._unreachable += 1
+        self._exchange.on_unreachable(address)
         if self._sd_driver is not None:
             self._sd_driver.on_unreachable(address)
 

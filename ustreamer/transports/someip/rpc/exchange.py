@@ -28,7 +28,7 @@ from ustreamer.core.delivery.expiry import Expiry
 from ustreamer.core.delivery.ports import SendOne
 from ustreamer.transports.someip.config import ServiceConfig, SomeipEndpoint
 from ustreamer.transports.someip.discovery.service_registry import ServiceRegistry, e2e_events
-from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress
+from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress, format_address
 from ustreamer.transports.someip.protocol.codec import (
     HEADER_LENGTH,
     MIN_LENGTH,
@@ -159,7 +159,10 @@ class Exchange:
         self._request_ttl_ns = config.request_ttl_ms * _NS_PER_MS
         self._reassembly = Reassembly(config.tp)
         self.failures = RecentFailures(clock.wall_ms)
-        """Refused messages and failed calls, about pairs of service id and method or event id."""
+        """Refused messages, and failed calls, about pairs of service id and method or event id.
+
+        Reports by ICMP are about the address without a listening socket.
+        """
         self._pending = pending = PendingCalls(config.max_pending, bridged)
         self._lock, self._calls, self._requests = pending.lock, pending.calls, pending.requests
         self.fast_in = FastInbound(
@@ -381,6 +384,9 @@ class Exchange:
         for call in calls:
             if not call.no_response_expected:
                 self._note_failed_call("no_answer", call)
+        for request in requests:
+            if request.expects_response:
+                self.failures.add("request_expired", (request.service, request.method), request.address[0])
         return ExpiredRequests(
             [self._call_outcome(call, ttl_expired(call)) for call in calls],
             [
@@ -562,6 +568,10 @@ class Exchange:
         with self._lock:
             self._requests.remove_entry(message.attributes.reqid)
 
+    def on_unreachable(self, address: Address) -> None:
+        """ICMP has reported that nothing listens at a UDP address to which the endpoint has sent."""
+        self.failures.add("receiver_unreachable", address, format_address(address))
+
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def input_problem(self, topic: UUri) -> str:
@@ -571,7 +581,7 @@ class Exchange:
     def recent_failures(self, address: UUri) -> list[RecentFailure]:
         """As `EndpointTransport.recent_failures`. Input of unknown subject counts unless its host has other services."""
         services, entity = self.services, address.with_resource(0)
-        found = self.failures.about(services.message_id_of(address), None)
+        found = self.failures.about(services.message_id_of(address), None, *services.addresses_of(address))
         return [
             each
             for each in found
