@@ -36,7 +36,7 @@ from ustreamer.host.observe.health import readiness
 from ustreamer.testing.messages import new_id
 from ustreamer.transports.someip.protocol.e2e import E2eProtector
 from ustreamer.transports.someip.protocol.e2e_config import E2eConfig
-from ustreamer.uprotocol.umessage import UMessage, error_response, publish
+from ustreamer.uprotocol.umessage import UMessage, error_response, publish, request, response
 from ustreamer.uprotocol.ustatus import UCode, UStatus
 from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import ANY, UUri
@@ -664,6 +664,53 @@ def provider_does_not_answer_the_given_caller(world: World) -> Iterator[Expected
     _send_unanswered_request(world, 2, "requests_expired")
     method = UUri("hpc", 0x4001, 1, 2)
     yield Expected(method, "no_answer", ("no response",), ("--source", "//chassis/7/1/0"))
+
+
+@contextmanager
+def _repeated_call(world: World, method: UUri, *, answers: bool) -> Iterator[UUri]:
+    """A caller that repeats a call of a server in another network, from the first call until after its ttl."""
+    caller, app, ttl = world.subscriber("cloud"), world.app(method.authority_name), 100
+    received: list[UMessage] = []
+
+    def receive(message: UMessage) -> None:
+        received.append(message)
+        if answers:
+            app.send(response(new_id(), message))
+
+    app.register_listener(ANY, method, receive)
+    try:
+        with world.repeating(lambda: world.app("cloud").send(request(new_id(), caller, method, ttl=ttl))):
+            wait_until(lambda: received and new_id().time_ms > received[0].id.time_ms + 2 * ttl, "calls")
+            yield caller
+    finally:
+        app.unregister_listener(ANY, method, receive)
+
+
+@fault
+def server_of_another_transport_does_not_answer(world: World) -> Iterator[Expected]:
+    method = UUri("car", 0x22, 1, 1)
+    with _repeated_call(world, method, answers=False) as caller:
+        yield Expected(method, "no_answer", (str(caller), "'inside'"), ("--source", str(caller)))
+
+
+@fault
+def server_of_another_transport_answers(world: World) -> Iterator[Expected]:
+    method = UUri("car", 0x23, 1, 1)
+    with _repeated_call(world, method, answers=True) as caller:
+        yield Expected(method, "healthy", (f"calls of {caller} came in lately",))
+
+
+@fault
+def unanswered_caller_that_has_stopped(world: World) -> Iterator[Expected]:
+    method = UUri("car", 0x22, 1, 1)
+    yield Expected(method, "healthy", ("no response for", "has come in since"))
+
+
+@fault
+def calls_within_a_network(world: World) -> Iterator[Expected]:
+    method, caller = UUri("hpc", 0x24, 1, 1), UUri("car", 0x25, 1, 0)
+    world.send_request(method, source=caller, at="car")
+    yield Expected(method, "healthy", (f"{caller} calls within the network of 'inside'",))
 
 
 @fault

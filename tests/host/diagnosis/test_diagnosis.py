@@ -13,7 +13,8 @@ from ustreamer.core.dispatch.explain import Explanation, Step
 from ustreamer.core.dispatch.recent_denials import RecentDenial
 from ustreamer.core.egress.limits import EgressLimits
 from ustreamer.core.routing.forwarding import Target
-from ustreamer.core.routing.router import SELF
+from ustreamer.core.routing.route_cache import ObservedRoute
+from ustreamer.core.routing.router import SELF, RoutingDecision
 from ustreamer.core.routing.subscriptions import ServiceOutage
 from ustreamer.host.diagnosis.diagnosis import Diagnosis, diagnose, paragraph
 from ustreamer.host.diagnosis.evidence import EndpointEvidence, Evidence
@@ -461,3 +462,43 @@ def test_a_subscriber_at_the_wrong_endpoint_has_no_subscription(age_ms: int, *, 
     denials = (denial_of(CALLER, UUri("hpc", 0, 3, 1), age_ms, "spoofed"),)
     found = subscriber_findings(evidence(CALLER, home="outside", running=True, denials=denials))
     assert [each.cause for each in found] == ["wrong_endpoint"] * expected + ["no_subscription"]
+
+
+SENT: Final = RoutingDecision((Target("inside"),))
+CALL: Final = ObservedRoute("outside", CALLER, METHOD, SENT, 800, NOW_MS - 5_000, is_current=True)
+ANSWER: Final = ObservedRoute("inside", METHOD, CALLER, SENT)
+
+
+@pytest.mark.parametrize(
+    ("known", "cause", "text"),
+    [
+        (
+            {"routes": (CALL,)},
+            "no_answer",
+            f"by {CALLER} go to endpoint 'inside', but no response has come in",
+        ),
+        ({"routes": (CALL, ANSWER)}, HEALTHY, f"calls of {CALLER} came in lately."),
+        ({"routes": (CALL,), "source": UUri("cloud", 8, 1, 0)}, HEALTHY, "came in lately."),
+        ({"routes": (CALL,), "exact_endpoints": {"inside"}}, HEALTHY, "came in lately."),
+        ({"routes": (CALL,), "routes_complete": False}, HEALTHY, "came in lately."),
+        (
+            {"routes": (msgspec.structs.replace(CALL, first_ms=NOW_MS - 700),)},
+            HEALTHY,
+            f"; no response for {CALLER} has come in since 2023-11-14 22:13:19 UTC.",
+        ),
+        (
+            {"routes": (msgspec.structs.replace(CALL, is_current=False),)},
+            HEALTHY,
+            f"; no response for {CALLER} has come in since 2023-11-14 22:13:15 UTC.",
+        ),
+        (
+            {"routes": (msgspec.structs.replace(CALL, ingress="inside", decision=RoutingDecision()),)},
+            HEALTHY,
+            f"no call came in lately; {CALLER} calls within the network of 'inside', where the streamer forwards",
+        ),
+    ],
+)
+def test_calls_without_a_response_since_the_first_one(known: dict[str, Any], cause: str, text: str) -> None:
+    [found] = method_findings(evidence(METHOD, running=True, **known))
+    assert found.cause == cause
+    assert text in found.text

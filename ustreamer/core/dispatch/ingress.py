@@ -16,6 +16,8 @@ from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager
 from threading import Lock, RLock
 
+import msgspec
+
 from ustreamer.core.base.intrusions import PeerRefusals
 from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import Ledger, Verdict
@@ -43,6 +45,8 @@ from ustreamer.uprotocol.ustatus import UCode, UStatus
 from ustreamer.uprotocol.uuid import UuidSource
 from ustreamer.uprotocol.uuri import UUri
 
+_RENEWED = -1
+"""No version of a directory."""
 _MS_PER_DAY = 86_400_000
 _CLOSE_S = 2.0
 _REASONS = (
@@ -265,7 +269,7 @@ class Ingress:
             stale = routes.get(key)
             if stale is not None and attributes.type is not UMessageType.PUBLISH and version is not None:
                 # A change of subscriptions changes the targets of publications only.
-                route = routes[key] = CachedRoute(version, stale.deliveries, stale.decision)
+                route = routes[key] = CachedRoute(version, stale.deliveries, stale.decision, stale.first_ms)
                 return route
             decision = self._router.decide(self.name, attributes)
             if decision.verdict is Verdict.DENIED:
@@ -283,7 +287,8 @@ class Ingress:
             return CachedRoute(
                 version, (), RoutingDecision((), Verdict.DEAD_LETTERED, UStatus(UCode.INTERNAL, text))
             )
-        route = CachedRoute(version, *self._deliveries_of(attributes, decision, now_ns))
+        deliveries, decision = self._deliveries_of(attributes, decision, now_ns)
+        route = CachedRoute(version, deliveries, decision, self._wall_ms())
         if version is not None and (attributes.is_cacheable or key is not attributes):
             routes.add(key, route)
         return route
@@ -603,10 +608,28 @@ class Ingress:
             cached = [*self._routes.items(), *self._routes_after_dedup.items()]
         found = []
         for key, route in cached:
-            source, sink = (key.source, key.sink) if isinstance(key, UAttributes) else key
+            source, sink, ttl = (
+                (key.source, key.sink, key.ttl) if isinstance(key, UAttributes) else (*key, None)
+            )
             if address in (source, sink):
-                found.append(ObservedRoute(self.name, source, sink, route.decision))
+                is_current = route.version != _RENEWED
+                found.append(
+                    ObservedRoute(self.name, source, sink, route.decision, ttl, route.first_ms, is_current)
+                )
         return found
+
+    def renew_routes(self, sink: UUri) -> None:
+        """Look up the route of the next message to `sink` again, which shows in `observed_routes`. No effect else."""
+        with self._lock:
+            for routes in (self._routes, self._routes_after_dedup):
+                for key, route in list(routes.items()):
+                    if isinstance(key, UAttributes) and key.sink == sink:
+                        routes[key] = msgspec.structs.replace(route, version=_RENEWED)
+
+    @property
+    def forgets_routes(self) -> bool:
+        """Whether `observed_routes` may miss messages, as the cache is full. From any thread."""
+        return self._routes.is_full or self._routes_after_dedup.is_full
 
     def recent_denials(self, address: UUri) -> list[RecentDenial]:
         """The messages from `address` or to it that were denied lately by the present rules, the latest last."""

@@ -53,6 +53,8 @@ class CachedRoute(msgspec.Struct, frozen=True, gc=False):
     version: int | None  # None: unknown, so never valid again
     deliveries: tuple[Delivery, ...]
     decision: RoutingDecision
+    first_ms: int = 0
+    """When the first of these messages came in, in ms since the epoch: the first one in the cache."""
 
 
 class RouteCache(BoundedCache[CacheKey, CachedRoute]):
@@ -67,6 +69,11 @@ class RouteCache(BoundedCache[CacheKey, CachedRoute]):
         super().__init__(limit)
         self._authorities: FairEviction[CacheKey] = FairEviction(limit)
         self._by_source: dict[UUri, dict[UAttributes, None]] | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether routes of earlier messages may be missing."""
+        return len(self) >= self.limit
 
     def add(self, key: CacheKey, value: CachedRoute) -> None:
         if key not in self:
@@ -125,9 +132,15 @@ def _authority_of(key: CacheKey) -> str:
 
 
 class ObservedRoute(msgspec.Struct, frozen=True):
-    """The decision for messages that have come in at `ingress`."""
+    """The decision for messages that have come in at `ingress`, the first one at `first_ms`.
+
+    `is_current`: one came in since `Ingress.renew_routes`.
+    """
 
     ingress: str
     source: UUri
     sink: UUri | None
     decision: RoutingDecision
+    ttl: int | None = None
+    first_ms: int = 0
+    is_current: bool = False

@@ -90,6 +90,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     changes: tuple[RecentSubscriptionChange, ...] = ()
     """Of the topic's or the subscriber's subscriptions, oldest first."""
     routes: tuple[ObservedRoute, ...] = ()
+    routes_complete: bool = True
+    """False: the cache of routes is full, so a message may have come in that `routes` has not."""
     denials: tuple[RecentDenial, ...] = ()
     """Of messages from the subject or to it."""
     targets_before: tuple[TargetStatistics, ...] = ()

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Why calls of a method fail: a table of checks, in the order in which a request meets their subjects."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from ustreamer.core.base.recent_failures import RecentFailure
 from ustreamer.core.dispatch.recent_denials import RecentDenial
+from ustreamer.core.routing.route_cache import ObservedRoute
 from ustreamer.core.routing.router import SELF
 from ustreamer.host.diagnosis.evidence import Evidence
 from ustreamer.host.diagnosis.findings import (
@@ -29,6 +30,7 @@ from ustreamer.host.diagnosis.findings import (
     total,
     unknown_authority,
 )
+from ustreamer.uprotocol.uuri import UUri
 
 _REQUEST_REFUSALS: Final = {
     "request_address": ("caller_refused", "its address is not in `clients`"),
@@ -63,7 +65,18 @@ _CALL_FAILURES: Final = {
 
 def method_findings(evidence: Evidence) -> list[DiagnosisFinding]:
     """All findings about a method, the cause first; one `healthy` finding if nothing is wrong."""
-    return run_checks(METHOD_CHECKS, evidence) or [_healthy(evidence)]
+    found = run_checks(METHOD_CHECKS, evidence) or list(_unanswered_calls(evidence))
+    return found or [_healthy(evidence)]
+
+
+def unanswered_routes(routes: Iterable[ObservedRoute], method: UUri) -> list[ObservedRoute]:
+    """The routes of calls of `method`, of callers that have had no Response of it."""
+    answered = {each.sink for each in routes if each.source == method}
+    return [
+        each
+        for each in routes
+        if each.sink == method and each.source not in answered and each.decision.targets
+    ]
 
 
 def _denials(evidence: Evidence, *, earlier: bool = False) -> list[RecentDenial]:
@@ -214,6 +227,33 @@ def _unanswered_requests(evidence: Evidence) -> Iterator[DiagnosisFinding]:
             )
 
 
+def _unanswered_calls(evidence: Evidence) -> Iterator[DiagnosisFinding]:
+    """Calls come in now, the first one longer than its ttl ago, and no Response has come since: no other check knows."""
+    silent = [
+        each
+        for each in _silent_routes(evidence)
+        if each.is_current and evidence.now_ms - each.first_ms > (each.ttl or 0)
+    ]
+    if silent:
+        callers = listed(dict.fromkeys(each.source for each in silent))
+        yield DiagnosisFinding(
+            "no_answer",
+            f"Calls of {evidence.subject} by {callers} go to endpoint {evidence.home!r}, but no response has come in "
+            "from there.",
+            min(each.first_ms for each in silent),
+            "Check that the server runs and answers; raise the ttl of the caller if the server is slow.",
+        )
+
+
+def _silent_routes(evidence: Evidence) -> list[ObservedRoute]:
+    """The routes of calls without a Response, if only the routes can tell, and all are known."""
+    home = evidence.home
+    if home is None or home == SELF or home in evidence.exact_endpoints or not evidence.routes_complete:
+        return []
+    found = unanswered_routes(evidence.routes, evidence.subject)
+    return [each for each in found if evidence.source in (None, each.source)]
+
+
 def _calls(number: int) -> str:
     return "1 call" if number == 1 else f"{number} calls"
 
@@ -265,17 +305,26 @@ def _healthy(evidence: Evidence) -> DiagnosisFinding:
     where = "this streamer" if evidence.home == SELF else f"endpoint {evidence.home!r}"
     if not evidence.running:
         return DiagnosisFinding(HEALTHY, f"Calls of {evidence.subject} go to {where} by the configuration.")
-    seen = [each for each in evidence.routes if each.sink == evidence.subject]
-    callers = (
-        f"calls of {listed(dict.fromkeys(each.source for each in seen))} came in"
-        if seen
-        else "no call came in"
-    )
     return DiagnosisFinding(
         HEALTHY,
-        f"Nothing is wrong with calls of {evidence.subject}: they go to {where}, and {callers} lately."
+        f"Nothing is wrong with calls of {evidence.subject}: they go to {where}, and {_callers_text(evidence)}."
         f"{_earlier_text(evidence)}",
     )
+
+
+def _callers_text(evidence: Evidence) -> str:
+    """A clause about the calls that came in."""
+    seen = [each for each in evidence.routes if each.sink == evidence.subject]
+    inner = dict.fromkeys(each.source for each in seen if each.ingress == evidence.home)
+    outer = dict.fromkeys(each.source for each in seen if each.ingress != evidence.home)
+    text = f"calls of {listed(outer)} came in lately" if outer else "no call came in lately"
+    silent = _silent_routes(evidence)
+    if silent:
+        callers = listed(dict.fromkeys(each.source for each in silent))
+        text += f"; no response for {callers} has come in since {time_of_day(min(each.first_ms for each in silent))}"
+    if inner:
+        text += f"; {listed(inner)} calls within the network of {evidence.home!r}, where the streamer forwards nothing"
+    return text
 
 
 METHOD_CHECKS: Final[tuple[Check, ...]] = (

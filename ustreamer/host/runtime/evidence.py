@@ -17,6 +17,7 @@ from ustreamer.core.base.recent_failures import RecentFailure, RisingCounters, r
 from ustreamer.core.dispatch.delivery_registry import TargetStatistics
 from ustreamer.core.dispatch.dispatcher import Dispatcher
 from ustreamer.core.dispatch.explain import Explanation, explain
+from ustreamer.core.routing.route_cache import ObservedRoute
 from ustreamer.core.routing.router import SELF, Router
 from ustreamer.core.routing.subscriptions import (
     FollowingDirectory,
@@ -34,6 +35,7 @@ from ustreamer.host.diagnosis.evidence import (
     Evidence,
 )
 from ustreamer.host.diagnosis.findings import is_named, is_similar
+from ustreamer.host.diagnosis.methods import unanswered_routes
 from ustreamer.host.diagnosis.recent import RecentLogLine
 from ustreamer.host.egress.endpoint_queue import EndpointQueue
 from ustreamer.host.observe.snapshot import EndpointSnapshot, MetricsSnapshot
@@ -137,15 +139,26 @@ class _Collector:
         )
 
     def about_method(self, method: UUri, source: UUri | None) -> Evidence:
-        self._take_sample([])
+        ingresses = self._sources.dispatcher.ingresses()
+        for each in ingresses:
+            each.renew_routes(method)
+        self._take_sample([], lambda: self._awaits_call(method))
         home = self._router.authority_table.endpoint_of(method)
         callers = self._callers(home) if source is None else [source]
         explanations, problem = self._explain_all(
             lambda: [self._explain_call(each, method) for each in callers]
         )
         return msgspec.structs.replace(
-            self._evidence(method), source=source, explanations=explanations, directory_problem=problem
+            self._evidence(method),
+            source=source,
+            explanations=explanations,
+            directory_problem=problem,
+            routes_complete=not any(each.forgets_routes for each in ingresses),
         )
+
+    def _awaits_call(self, method: UUri) -> bool:
+        """Whether a call without a Response came in earlier, and none in the sample."""
+        return any(not each.is_current for each in unanswered_routes(self._routes(method), method))
 
     def _topic_evidence(self, topic: UUri, before: Sequence[TargetStatistics]) -> Evidence:
         sources, router = self._sources, self._router
@@ -187,11 +200,7 @@ class _Collector:
             endpoint_by_authority=endpoint_by_authority(sources.config),
             home=table.endpoint_of(subject),
             outage=self._outage(),
-            routes=tuple(
-                route
-                for ingress in sources.dispatcher.ingresses()
-                for route in ingress.observed_routes(subject)
-            ),
+            routes=tuple(self._routes(subject)),
             denials=tuple(
                 denial
                 for ingress in sources.dispatcher.ingresses()
@@ -218,10 +227,13 @@ class _Collector:
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
-    def _take_sample(self, topics: Iterable[UUri]) -> list[TargetStatistics]:
+    def _take_sample(
+        self, topics: Iterable[UUri], awaits_call: Callable[[], bool] = lambda: False
+    ) -> list[TargetStatistics]:
         """Read the counters, wait, read them again; returns the targets of `topics` before.
 
-        If a topic had messages earlier and has none in the sample, the sample is longer: the publisher may be slow.
+        If a topic had messages earlier and has none in the sample, the sample is longer: the publisher may be slow. The
+        same goes for a caller: while `awaits_call`.
         """
         if not self._sources.running:
             return []
@@ -230,13 +242,19 @@ class _Collector:
         self._before = self._sources.snapshot(_SUBSCRIBER_QUEUES)
         received, began_ns = _received(before), self._sources.clock.monotonic_ns()
         time.sleep(self._sample_s)
-        while 0 < self._sample_s < _LONGEST_SAMPLE_S and 0 < received == _received(self._targets(topics)):
+        while 0 < self._sample_s < _LONGEST_SAMPLE_S and (
+            0 < received == _received(self._targets(topics)) or awaits_call()
+        ):
             time.sleep(_SAMPLE_STEP_S)
             self._sample_s = (self._sources.clock.monotonic_ns() - began_ns) / _NS_PER_S
         self._after = self._sources.snapshot(_SUBSCRIBER_QUEUES)
         for each in self._after.endpoints:
             self._sources.refusals.observe(each.name, refusals_of(each.counters))
         return before
+
+    def _routes(self, subject: UUri) -> list[ObservedRoute]:
+        ingresses = self._sources.dispatcher.ingresses()
+        return [route for ingress in ingresses for route in ingress.observed_routes(subject)]
 
     def _targets(self, topics: Iterable[UUri]) -> list[TargetStatistics]:
         ingresses = self._sources.dispatcher.ingresses()
