@@ -505,11 +505,18 @@ class EndpointTransport(UTransport):
         """
 
     def link_problem(self) -> str:
-        """Why the link is down: `receiver_stalled` if receivers have stopped reading; "" if it is up or nothing is known.
+        """`receiver_stalled` if receivers have stopped reading: all, and the link is down, or the last ones of some route.
 
-        Called from any thread.
+        "" if nothing is known. Called from any thread.
         """
         return ""
+
+    def receiver_stalled_ms(self, address: UUri) -> int | None:
+        """When the last receiver of messages from `address`, or to it, was lost that had stopped reading.
+
+        In ms since the epoch; None if there is no such receiver, or nothing is known. Called from any thread.
+        """
+        return None
 
     def link_suspicion(self) -> str:
         """A clause about a receiver that may be frozen or cut off, while the link counts as up; "" if there is none.

@@ -28,8 +28,8 @@ CLOSED_S = 30.0
 """Zenoh closes the link after 5 s without progress."""
 
 
-def cause_of(config: Path) -> dict[str, Any]:
-    answer = run_command("why", "//stopped/2001/1/0", config, "--json", "--sample", "0", within=20.0)
+def cause_of(config: Path, subject: str = "//stopped/2001/1/0", sample: str = "0") -> dict[str, Any]:
+    answer = run_command("why", subject, config, "--json", "--sample", sample, within=20.0)
     found: dict[str, Any] = json.loads(answer.stdout)["findings"][0]
     return found
 
@@ -100,4 +100,41 @@ def test_a_frozen_subscriber_is_suspect_and_then_a_receiver_that_stopped_reading
         assert "stopped reading" in found["text"]
         stopped.send_signal(signal.SIGCONT)
         wait_until(lambda: cause_of(config)["cause"] != "receiver_stalled", "the receiver", CLOSED_S)
+        process.stop()
+
+
+def test_a_frozen_subscriber_is_named_while_another_node_of_its_endpoint_reads(tmp_path: Path) -> None:
+    config, topic = tmp_path / "backpressure.toml", TOPICS[0]
+    [port] = tcp_ports(1)
+    with (
+        subscribed_streamer(tmp_path, "stopped", more=f'[observe]\nlisten = "127.0.0.1:{port}"\n') as (
+            process,
+            ports,
+        ),
+        ZenohEntity(ports["stopped"], "stopped", 0x2002, listen_to="up/none/**"),
+        FloodProcess("receive", ports["stopped"]) as stopped,
+        ZenohEntity(ports["source"], topic.authority, topic.ue_id) as publisher,
+    ):
+        stopped.wait_ready()
+
+        def is_received() -> bool:
+            publisher.publish(topic, bytes(7) + b"\1")
+            return stopped.counted().received > 0
+
+        def reasons() -> list[str]:
+            publisher.publish(topic, bytes(7) + b"\1")
+            found: list[str] = readiness(port)["reasons"]
+            return [each for each in found if "has a receiver that stopped reading" in each]
+
+        wait_until(is_received, "the first message")
+        stopped.send_signal(signal.SIGSTOP)
+        wait_until(reasons, "the end of the link", CLOSED_S)
+        for subject in (f"//{topic.authority}/{topic.ue_id:X}/1/{topic.resource:X}", "//stopped/2001/1/0"):
+            found = cause_of(config, subject)
+            assert found["cause"] == "receiver_stalled", found
+            assert "up://stopped/2001/1/0" in found["text"]
+            assert found["since_ms"] > 0
+        stopped.send_signal(signal.SIGCONT)
+        wait_until(lambda: not reasons(), "the receiver", CLOSED_S)
+        assert cause_of(config)["cause"] != "receiver_stalled"
         process.stop()

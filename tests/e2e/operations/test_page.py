@@ -166,8 +166,10 @@ def test_names_of_other_hosts_are_text_and_a_dead_letter_is_redriven(shown: Show
     assert browser.run("document.querySelectorAll('img').length") == 0
     assert browser.run("document.title") == "uStreamer"
     assert browser.run("document.getElementById('problems').textContent").count("<img") >= 5
-    stopped = "show({...before, top: {...before.top, endpoints: [{...before.top.endpoints[0], name: 'far', up: false,"
-    browser.run(stopped + " link_problem: 'receiver_stalled', queued: 3, queues: []}]}})")
-    assert "The receiver behind far stopped reading" in browser.run(
-        "document.getElementById('problems').textContent"
-    )
+    stopped = "show({...before, top: {...before.top, endpoints: [{...before.top.endpoints[0], name: 'far',"
+    for state, text in (
+        ("up: false, queued: 3", "The receiver behind far stopped reading"),
+        ("up: true, queued: 3, blocked: 2", "A receiver behind far stopped reading; 2 messages wait."),
+    ):
+        browser.run(f"{stopped} link_problem: 'receiver_stalled', {state}, queues: []}}]}}}})")
+        assert text in browser.run("document.getElementById('problems').textContent")

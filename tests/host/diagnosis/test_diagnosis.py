@@ -15,9 +15,9 @@ from ustreamer.core.egress.limits import EgressLimits
 from ustreamer.core.routing.forwarding import Target
 from ustreamer.core.routing.route_cache import ObservedRoute
 from ustreamer.core.routing.router import SELF, RoutingDecision
-from ustreamer.core.routing.subscriptions import ServiceOutage
+from ustreamer.core.routing.subscriptions import ServiceOutage, Subscription
 from ustreamer.host.diagnosis.diagnosis import Diagnosis, diagnose, paragraph
-from ustreamer.host.diagnosis.evidence import EndpointEvidence, Evidence
+from ustreamer.host.diagnosis.evidence import BlockedMessages, EndpointEvidence, Evidence
 from ustreamer.host.diagnosis.findings import (
     HEALTHY,
     DiagnosisFinding,
@@ -30,7 +30,7 @@ from ustreamer.host.diagnosis.findings import (
     messages_wait,
 )
 from ustreamer.host.diagnosis.methods import method_findings
-from ustreamer.host.diagnosis.recent import RecentLetters
+from ustreamer.host.diagnosis.recent import RecentLetters, RecentLogLine
 from ustreamer.host.diagnosis.subscribers import subscriber_findings
 from ustreamer.host.diagnosis.topics import topic_findings
 from ustreamer.host.egress.endpoint_queue import EndpointQueueStatistics, SubscriberQueueStatistics
@@ -502,3 +502,42 @@ def test_calls_without_a_response_since_the_first_one(known: dict[str, Any], cau
     [found] = method_findings(evidence(METHOD, running=True, **known))
     assert found.cause == cause
     assert text in found.text
+
+
+def test_a_stalled_receiver_is_named_while_messages_wait_for_it() -> None:
+    subscriber = UUri("cloud", 0x20, 1, 0)
+    queue = EndpointQueueStatistics("outside", 7, 0, 0, 0, 0, 0, 7, 1)
+    known: dict[str, Any] = {
+        "running": True,
+        "explanations": (DECIDED,),
+        "endpoints": {"outside": EndpointEvidence("outside", "zenoh", ("cloud",), after=snapshot_of(queue))},
+        "targets": (TargetStatistics(TOPIC, "inside", "outside", None, 0, 9, 2, 0),),
+        "blocked": {"outside": BlockedMessages(7, NOW_MS - 3_000)},
+        "subscriptions": (Subscription(topic=TOPIC, subscriber=subscriber),),
+        "subscriber_endpoints": {subscriber: "outside"},
+    }
+    [found] = topic_findings(evidence(**known, stalled_ms={"outside": NOW_MS - 9_000}))
+    assert (found.cause, found.since_ms) == ("receiver_stalled", NOW_MS - 9_000)
+    assert (
+        f"behind endpoint 'outside', {subscriber}, stopped reading, and its link ended; 7 messages"
+        in found.text
+    )
+    [found] = topic_findings(evidence(**known, stalled_ms={"inside": NOW_MS - 9_000}))
+    assert found.cause == "receiver_unavailable"
+
+
+@pytest.mark.parametrize(("named", "expected"), [(TOPIC, True), (UUri("cloud", 0x78, 1, 0), False)])
+def test_the_reason_of_another_route_is_none_of_the_topic(named: UUri, *, expected: bool) -> None:
+    queue = EndpointQueueStatistics("outside", 7, 0, 0, 0, 0, 0, 7, 1)
+    reason = f"no subscriber for {named}"
+    fields = {"endpoint": "outside", "reason": reason}
+    known: dict[str, Any] = {
+        "running": True,
+        "explanations": (DECIDED,),
+        "endpoints": {"outside": EndpointEvidence("outside", "zenoh", ("cloud",), after=snapshot_of(queue))},
+        "targets": (TargetStatistics(TOPIC, "inside", "outside", None, 0, 9, 2, 0),),
+        "blocked": {"outside": BlockedMessages(7, NOW_MS - 3_000)},
+        "log_lines": (RecentLogLine(NOW_MS, "warning", "egress.route_unavailable", fields),),
+    }
+    [found] = topic_findings(evidence(**known))
+    assert (reason in found.text) is expected

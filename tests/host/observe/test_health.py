@@ -4,6 +4,7 @@
 import json
 from http import HTTPStatus
 
+import msgspec
 import pytest
 
 from tests.host.streamer_bench import Bench, bench, fake, link, no_notes
@@ -56,6 +57,18 @@ def test_a_suspect_node_is_a_notice_while_its_link_is_up(
     assert report(streamer, "/readyz") == (200, HealthReport("ready", (), (notice,)))
     link(streamer, "b").set_link(up=False)
     assert report(streamer, "/readyz")[1].notices == ()
+
+
+@pytest.mark.parametrize(("problem", "blocked"), [("receiver_stalled", 7), ("receiver_stalled", 0), ("", 7)])
+def test_a_stalled_receiver_next_to_others_is_named_while_messages_wait_for_it(
+    bench: Bench, problem: str, blocked: int
+) -> None:
+    before = bench.started(fake("a", "car"), fake("b", "cloud")).metrics_snapshot(0)
+    [changed] = (each for each in before.endpoints if each.name == "b")
+    queue = msgspec.structs.replace(changed.queue, blocked=blocked)
+    snapshot = before._replace(endpoints=[changed._replace(link_problem=problem, queue=queue)])
+    reason = "endpoint 'b' has a receiver that stopped reading, next to others that read; 7 messages wait"
+    assert readiness(snapshot, ()).reasons == ((reason,) if problem and blocked else ())
 
 
 def test_a_store_that_refuses_writes_is_named_until_it_accepts_one(bench: Bench) -> None:

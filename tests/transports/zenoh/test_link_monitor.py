@@ -142,6 +142,20 @@ def test_a_node_that_has_stopped_is_not_cut_off(
     assert kernel.node.has_stopped(kernel.now_ms * MS) is stopped
 
 
+@pytest.mark.parametrize("has_stopped", [True, False])
+def test_the_end_of_a_stopped_node_is_known_for_its_subscribers_after_others_join(
+    kernel: Kernel, *, has_stopped: bool
+) -> None:
+    monitor = monitor_of("b")
+    kernel.is_full = has_stopped
+    kernel.run(5_000)
+    monitor._nodes["a", False] = kernel.node
+    monitor._remove_node(("a", False), kernel.now_ms * MS)
+    monitor._apply_event(event("c", here=True), kernel.now_ms * MS)
+    assert monitor.stopped_ns(kernel.now_ms * MS) == (kernel.now_ms * MS if has_stopped else None)
+    assert monitor.stopped_ns((kernel.now_ms + 1_000) * MS) is None
+
+
 def test_a_node_that_closes_its_session_has_read_everything(kernel: Kernel) -> None:
     kernel.receive(CLOSE)
     kernel.ended = True

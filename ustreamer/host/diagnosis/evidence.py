@@ -100,6 +100,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     letters: tuple[RecentLetters, ...] = ()
     blocked: Mapping[str, BlockedMessages] = {}
     """By endpoint, the messages of the subject that wait for a closed route."""
+    stalled_ms: Mapping[str, int] = {}
+    """By endpoint, when the last receiver of the subject was lost that had stopped reading."""
     stores: tuple[StoreSnapshot, ...] = ()
     stopped_ms: int | None = None
     failures: Mapping[str, Sequence[RecentFailure]] = {}

@@ -19,6 +19,7 @@ from ustreamer.uprotocol.ustatus import UCode
 from ustreamer.uprotocol.uuri import ANY_AUTHORITY, UUri
 
 HEALTHY: Final = "healthy"
+STALLED_ADVICE: Final = "Find what stops the process of the receiver: a debugger, SIGSTOP, a full disk, a loop. Restart it if needed."
 UNREACHABLE: Final = "receiver_unreachable"
 """The kind of a failure: nothing listens at a UDP address to which an endpoint sends."""
 _NO_DELAY_MS: Final = 30_000
@@ -179,7 +180,7 @@ def _stalled_receiver(endpoint: EndpointEvidence, queued: int, what: str) -> Dia
         "receiver_stalled",
         f"The receiver behind endpoint {endpoint.name!r} stopped reading, so its link is down and {what}{waiting}.",
         endpoint.link_ms,
-        "Find what stops the process of the receiver: a debugger, SIGSTOP, a full disk, a loop. Restart it if needed.",
+        STALLED_ADVICE,
     )
 
 

@@ -17,6 +17,7 @@ from ustreamer.host.diagnosis.evidence import EndpointEvidence, Evidence
 from ustreamer.host.diagnosis.findings import (
     DENIALS,
     HEALTHY,
+    STALLED_ADVICE,
     UNREACHABLE,
     Check,
     DiagnosisFinding,
@@ -25,6 +26,7 @@ from ustreamer.host.diagnosis.findings import (
     failures_of,
     hertz,
     is_deferred,
+    is_named,
     letter_findings,
     link_down,
     listed,
@@ -477,7 +479,9 @@ def _waiting_target(
     who = str(target.subscriber or f"The receiver behind {target.endpoint!r}")
     queue, blocked = endpoint.after.queue, evidence.blocked.get(target.endpoint)
     failing = [each for each in queue.fullest if each.failures and each.subscriber == target.subscriber]
-    if blocked or failing:
+    if blocked and target.endpoint in evidence.stalled_ms:
+        yield _stalled_receiver(evidence, target, blocked.number)
+    elif blocked or failing:
         number = blocked.number if blocked else failing[0].queued
         yield DiagnosisFinding(
             "receiver_unavailable",
@@ -496,6 +500,28 @@ def _waiting_target(
         )
 
 
+def _stalled_receiver(evidence: Evidence, target: TargetStatistics, number: int) -> DiagnosisFinding:
+    """The last receiver of the topic had stopped when its link ended. Others behind the endpoint may read."""
+    places = evidence.subscriber_endpoints
+    subscribers = (
+        [target.subscriber]
+        if target.subscriber
+        else [
+            each.subscriber
+            for each in evidence.subscriptions
+            if places.get(each.subscriber) == target.endpoint
+        ]
+    )
+    who = f", {listed(dict.fromkeys(subscribers))}," if subscribers else ""
+    return DiagnosisFinding(
+        "receiver_stalled",
+        f"The receiver of {evidence.subject} behind endpoint {target.endpoint!r}{who} stopped reading, and its link ended; "
+        f"{messages_wait(number)}.",
+        evidence.stalled_ms[target.endpoint],
+        STALLED_ADVICE,
+    )
+
+
 def _refusal_reason(evidence: Evidence, target: TargetStatistics) -> str:
     """The reason of the last refused send to the target, by the log."""
     for line in reversed(evidence.log_lines):
@@ -503,7 +529,10 @@ def _refusal_reason(evidence: Evidence, target: TargetStatistics) -> str:
             fields = line.fields
             who = fields.get("subscriber")
             is_target = who is None or who == str(target.subscriber)
-            if fields.get("endpoint") == target.endpoint and is_target and "reason" in fields:
+            is_of_route = line.event == "egress.unavailable" or is_named(
+                evidence.subject, fields.get("reason", "")
+            )
+            if fields.get("endpoint") == target.endpoint and is_target and is_of_route and "reason" in fields:
                 return f": {fields['reason']}"
     return ""
 

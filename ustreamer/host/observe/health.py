@@ -2,7 +2,7 @@
 """Whether the process is alive, and whether it can do its work. A `MetricsSnapshot` and the time in, reports out.
 
 alive    the process answers, and each receiving thread waits for input or makes progress
-ready    alive, each endpoint is up, and each store accepts writes
+ready    alive, each endpoint is up, no message waits for a receiver that stopped, and each store accepts writes
 """
 
 from collections.abc import Iterable
@@ -73,7 +73,7 @@ def liveness(hanging: Iterable[str]) -> HealthReport:
 
 def readiness(snapshot: MetricsSnapshot, hanging: Iterable[str]) -> HealthReport:
     """The report of /readyz."""
-    reasons = (*hanging, *_closed_links(snapshot), *_refusing_stores(snapshot))
+    reasons = (*hanging, *_closed_links(snapshot), *_stalled_receivers(snapshot), *_refusing_stores(snapshot))
     return HealthReport("not_ready" if reasons else "ready", reasons, tuple(_suspect_links(snapshot)))
 
 
@@ -85,6 +85,16 @@ def _closed_links(snapshot: MetricsSnapshot) -> Iterable[str]:
                 lost = "has a receiver that stopped reading"
             waiting = f"; {each.queue.queued} messages wait" if each.queue.queued else ""
             yield f"endpoint {each.name!r} {lost}{waiting}"
+
+
+def _stalled_receivers(snapshot: MetricsSnapshot) -> Iterable[str]:
+    """Receivers that stopped reading while others behind the same endpoint read."""
+    for each in snapshot.endpoints:
+        if each.link.up and each.link_problem and each.queue.blocked:
+            yield (
+                f"endpoint {each.name!r} has a receiver that stopped reading, next to others that read; "
+                f"{each.queue.blocked} messages wait"
+            )
 
 
 def _suspect_links(snapshot: MetricsSnapshot) -> Iterable[str]:

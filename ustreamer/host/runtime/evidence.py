@@ -212,6 +212,11 @@ class _Collector:
                 if subject in (each.source, each.sink) or is_named(subject, each.reason)
             ),
             blocked=self._blocked(subject),
+            stalled_ms={
+                name: lost_ms
+                for name, transport in sources.transports.items()
+                if (lost_ms := transport.receiver_stalled_ms(subject)) is not None
+            },
             stores=() if self._after is None else tuple(self._after.stores),
             failures=failures,
             exact_endpoints=exact_endpoints,

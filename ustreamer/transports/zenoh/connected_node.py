@@ -52,7 +52,7 @@ class _Mark(msgspec.Struct, frozen=True):
 class NodeLoss:
     """A lost node: since when puts may be lost, and until when publishers may still detect the loss."""
 
-    __slots__ = ("acked_ns", "at_ns", "is_receiver_gone", "is_router", "since_ns", "until_ns")
+    __slots__ = ("acked_ns", "at_ns", "has_stopped", "is_receiver_gone", "is_router", "since_ns", "until_ns")
 
     def __init__(
         self,
@@ -62,6 +62,7 @@ class NodeLoss:
         is_receiver_gone: bool,
         is_router: bool = False,
         acked_ns: int = 0,
+        has_stopped: bool = False,
     ) -> None:
         self.at_ns = self.until_ns = at_ns
         self.is_router = is_router
@@ -69,6 +70,8 @@ class NodeLoss:
         self.since_ns = since_ns
         self.is_receiver_gone = is_receiver_gone
         """True if the process that was to receive the puts has ended or left, and not only a router before it."""
+        self.has_stopped = has_stopped
+        """True if the process of the node did nothing, although its kernel did."""
 
     def distance_ns(self, noticed_ns: int) -> int:
         return max(self.at_ns - noticed_ns, noticed_ns - self.until_ns, 0)
@@ -226,6 +229,7 @@ class ConnectedNode:
             is_receiver_gone=has_left and not self.is_router,
             is_router=self.is_router,
             acked_ns=self.acked_ns,
+            has_stopped=self.has_stopped(now_ns),
         )
 
     def _lost_since_ns(self, now_ns: int) -> int:

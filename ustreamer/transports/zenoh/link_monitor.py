@@ -126,6 +126,7 @@ class LinkMonitor:
         self._reported: set[tuple[str, type[BaseException]]] = set()
         self._nodes: dict[tuple[str, bool], ConnectedNode] = {}
         self._losses: deque[NodeLoss] = deque(maxlen=_MAX_LOSSES)
+        self._stopped: deque[NodeLoss] = deque(maxlen=_MAX_LOSSES)
         # Nodes with a closed connection that Zenoh has not reported yet. Bounded by Zenoh, which reports each.
         self._unreported: dict[tuple[str, bool], NodeLoss] = {}
         self._all_stalled = False
@@ -248,8 +249,10 @@ class LinkMonitor:
         if removed.resumed is not None:
             self._losses.append(removed.resumed)
         self._losses.append(loss)
+        if loss.has_stopped:
+            self._stopped.append(loss)
         if not self._nodes:
-            self.down_by_stopped_nodes = removed.has_stopped(now_ns)
+            self.down_by_stopped_nodes = loss.has_stopped
         self._tick_until_ns = now_ns + DETECTION_NS
         if not self._nodes:
             loss.until_ns = _NEVER_NS
@@ -421,6 +424,16 @@ class LinkMonitor:
         """Whether a subscriber that was gone by `noticed_ns` has ended or left, with what it had not read."""
         loss = self._nearest_loss(noticed_ns)
         return loss is not None and loss.is_receiver_gone
+
+    def stopped_ns(self, noticed_ns: int) -> int | None:
+        """When a node was lost that had stopped, and with it a subscriber that was gone by `noticed_ns`; None: neither.
+
+        From any thread.
+        """
+        found = (
+            each.at_ns for each in tuple(self._stopped) if each.distance_ns(noticed_ns) < _SAME_OUTAGE_NS
+        )
+        return next(found, None)
 
     def _nearest_loss(self, noticed_ns: int) -> NodeLoss | None:
         losses = [*self._losses, *self._resumed()]

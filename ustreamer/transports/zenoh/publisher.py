@@ -388,6 +388,19 @@ class ZenohSender:
             if self._closing.wait(_POLL_S):
                 return
 
+    def stalled_ns(self, address: UUri | None = None) -> int | None:
+        """When the node of the last subscriber of a route was lost, which had stopped; None if there is no such route.
+
+        The route is one of messages from `address` or to it, or any. From any thread.
+        """
+        for each in tuple(self._publishers):
+            is_asked = address is None or address in each.route[:2]
+            if is_asked and each.lost_ns and not each.open:
+                stopped_ns = self._link_monitor.stopped_ns(each.lost_ns)
+                if stopped_ns is not None:
+                    return stopped_ns
+        return None
+
     # --- errors, and the end ------------------------------------------------------------------------------------------
 
     def _route_unavailable(self, publisher: RoutePublisher) -> RouteUnavailable:

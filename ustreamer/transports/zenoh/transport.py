@@ -363,7 +363,18 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
 
     def link_problem(self) -> str:
         """As `EndpointTransport.link_problem`."""
-        return "receiver_stalled" if self._link_monitor.down_by_stopped_nodes else ""
+        is_stalled = self._link_monitor.down_by_stopped_nodes or (
+            self._sender is not None and self._sender.stalled_ns() is not None
+        )
+        return "receiver_stalled" if is_stalled else ""
+
+    def receiver_stalled_ms(self, address: UUri) -> int | None:
+        """As `EndpointTransport.receiver_stalled_ms`."""
+        at_ns = None if self._sender is None else self._sender.stalled_ns(address)
+        if at_ns is None:
+            return None
+        clock = self._context.clock
+        return clock.wall_ms() - (clock.monotonic_ns() - at_ns) // 1_000_000
 
     def link_suspicion(self) -> str:
         """As `EndpointTransport.link_suspicion`."""
