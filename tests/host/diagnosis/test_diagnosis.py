@@ -541,3 +541,13 @@ def test_the_reason_of_another_route_is_none_of_the_topic(named: UUri, *, expect
     }
     [found] = topic_findings(evidence(**known))
     assert (reason in found.text) is expected
+
+
+@pytest.mark.parametrize(
+    ("stalled_ms", "cause"), [({}, "server_absent"), ({"inside": NOW_MS - 9_000}, "receiver_stalled")]
+)
+def test_calls_wait_for_a_server_that_is_away_or_stalled(stalled_ms: dict[str, int], cause: str) -> None:
+    blocked = {"inside": BlockedMessages(7, NOW_MS - 3_000)}
+    [found] = method_findings(evidence(METHOD, running=True, blocked=blocked, stalled_ms=stalled_ms))
+    assert found.cause == cause
+    assert "7 messages wait" in found.text

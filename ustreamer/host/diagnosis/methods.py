@@ -12,6 +12,7 @@ from ustreamer.host.diagnosis.evidence import Evidence
 from ustreamer.host.diagnosis.findings import (
     DENIALS,
     HEALTHY,
+    STALLED_ADVICE,
     UNREACHABLE,
     Check,
     DiagnosisFinding,
@@ -174,6 +175,15 @@ def _waiting_calls(evidence: Evidence) -> Iterator[DiagnosisFinding]:
     home = evidence.home_endpoint
     blocked = evidence.blocked.get(evidence.home or "")
     if home is None or blocked is None:
+        return
+    if home.name in evidence.stalled_ms:
+        yield DiagnosisFinding(
+            "receiver_stalled",
+            f"The server of {evidence.subject} behind endpoint {home.name!r} stopped reading, and its link ended; "
+            f"{messages_wait(blocked.number)}.",
+            evidence.stalled_ms[home.name],
+            STALLED_ADVICE,
+        )
         return
     reasons = [
         each.fields["reason"]
