@@ -106,10 +106,11 @@ def test_of_publications_and_notifications_only_those_that_are_allowed_pass_and_
     assert car.inbox.wait_count(lambda each: each.payload == b"yes", 2)
     assert car.inbox.items(lambda each: each.payload == b"no") == []
     for peer in (outsider, fleet):
-        assert (
-            peer.inbox.items(lambda each: each.attributes is not None and each.head.commstatus is not None)
-            == []
+        errors = peer.inbox.items(
+            lambda each: each.attributes is not None and each.head.commstatus is not None
         )
+        # A call of another test may end now.
+        assert [each for each in errors if each.head.source.at(0) != SERVICE.at(0)] == []
 
 
 def notification(peer: ZenohEntity, to: ZenohEntity) -> Attributes:

@@ -10,7 +10,8 @@ change topic, unless it is `silent`. If it is `slow`, each list takes `SLOW_LIST
 import os
 import signal
 import sys
-import time
+from contextlib import suppress
+from threading import Event
 from typing import Final
 
 from tests.e2e.rigs import wire
@@ -44,7 +45,8 @@ class OutsideUsubscription:
         answered = 0
         # Not sigtimedwait: after SIGSTOP and SIGCONT it returns as if the signal had come.
         while signal.SIGTERM not in signal.sigpending():
-            time.sleep(0.002)
+            with suppress(AssertionError):
+                self._entity.inbox.wait_count(count=answered + 1, within=0.1)
             samples = self._entity.inbox.items()
             for sample in samples[answered:]:
                 self._answer(sample)
@@ -54,7 +56,7 @@ class OutsideUsubscription:
         head = sample.head
         assert head.sink is not None
         if head.sink.resource == wire.FETCH_SUBSCRIPTIONS:
-            time.sleep(self._list_s)
+            Event().wait(self._list_s)
             entries = [self._entry(*pair, attributes) for pair, attributes in self._subscribed.items()]
             self._entity.respond(sample, b"".join(wire.field(1, each) for each in entries))
             return
