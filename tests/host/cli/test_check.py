@@ -9,6 +9,7 @@ import pytest
 from ustreamer_usubscription.plugin import UsubscriptionPlugin
 
 from tests.e2e.rigs.ports import tcp_ports
+from tests.host.running_streamer import RunningStreamer
 from ustreamer.host.cli.check import CheckReport, check, render
 from ustreamer.host.config.document import Problem
 from ustreamer.host.storage.state_lock import StateLock
@@ -259,6 +260,25 @@ def test_a_listening_port_in_use_is_a_problem_of_the_environment(
         assert str(problem).startswith(f"{config}:{place.format(port=port)}")
         assert check(config, offline=True).problems == ()
     assert check(config, offline=False).problems == ()
+
+
+def test_the_addresses_of_the_running_streamer_of_the_file_are_no_problem(tmp_path: Path) -> None:
+    first, second = tcp_ports(2)
+    sections = (
+        SOMEIP.format(bind=OURS)
+        + '[endpoints.backbone]\ntransport = "zenoh"\nauthorities = ["ivi"]\nscouting = false\n'
+        + f'listen = ["tcp/127.0.0.1:{first}", "unixsock-stream/{tmp_path}/z"]\n'
+        + f'[plugins.wamp]\nlisten = "ws://127.0.0.1:{second}/ws"\n'
+        + '[[plugins.wamp.users]]\nauthid = "a"\nticket = "b"\n'
+    )
+    with RunningStreamer(tmp_path, sections) as running, socket.create_server(("127.0.0.1", 0)) as other:
+        assert check(running.path, offline=False).problems == ()
+        port = other.getsockname()[1]
+        running.write(sections, f'[observe]\nlisten = "127.0.0.1:{port}"\n')
+        [problem] = check(running.path, offline=False).problems
+        assert problem.path == "observe.listen"
+        running.write(sections, head='authority = "hpc"\nstate_dir = "another"')
+        assert len(check(running.path, offline=False).problems) == 4
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,10 @@ class StatisticsRequest(msgspec.Struct, frozen=True, tag="statistics", forbid_un
     """The result is `ustreamer.host.admin.status.StreamerStatistics`."""
 
 
+class AddressesRequest(msgspec.Struct, frozen=True, tag="addresses", forbid_unknown_fields=True):
+    """The result lists the addresses that the streamer binds, each a `ustreamer.transport_port.BoundAddress`."""
+
+
 class PluginsRequest(msgspec.Struct, frozen=True, tag="plugins", forbid_unknown_fields=True):
     """The result lists the names of the enabled plugins."""
 
@@ -125,6 +129,7 @@ AdminRequest: TypeAlias = (
     ReloadRequest
     | RoutesRequest
     | StatisticsRequest
+    | AddressesRequest
     | PluginsRequest
     | PluginRequest
     | RedriveRequest

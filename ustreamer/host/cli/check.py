@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ustreamer check`: checks file, routes and environment. It writes nothing and leaves nothing open."""
 
+import errno
 import os
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
@@ -13,6 +14,7 @@ import msgspec
 
 from ustreamer.core.routing.router import SELF
 from ustreamer.core.storage.write_access import write_obstacle
+from ustreamer.host.admin.server import AddressesRequest, send_request
 from ustreamer.host.config.config import (
     ConfigError,
     Problem,
@@ -33,6 +35,8 @@ from ustreamer.uprotocol.ustatus import UStatusError
 
 _OF_PLUGIN: Final = re.compile(r"plugin '([^']+)': (.*)", re.DOTALL)
 _OF_KEY: Final = re.compile(r"([a-z_]\w*(?:\.\w+|\[\d+\])*): (.*)", re.DOTALL)
+_IN_USE: Final = re.compile(rf"{re.escape(os.strerror(errno.EADDRINUSE))}$|another process listens at ")
+_ANSWER_S: Final = 2.0
 
 
 class CheckReport(msgspec.Struct, frozen=True):
@@ -88,9 +92,37 @@ def check(path: Path, *, offline: bool) -> CheckReport:
 def _with_environment(
     report: CheckReport, document: TomlDocument, loaded: Loaded, streamer: Streamer
 ) -> CheckReport:
-    problems = tuple(_locate(document, at, text) for at, text in _environment(loaded, streamer))
+    found = list(_environment(loaded, streamer))
+    if any(_IN_USE.search(text) for _, text in found):
+        own = _running_addresses(loaded.config.state_dir)
+        found = [(at, text) for at, text in found if not _is_held_by(own, text, streamer)]
+    problems = tuple(_locate(document, at, text) for at, text in found)
     stages = report.stages if problems else (*report.stages, "environment")
     return msgspec.structs.replace(report, stages=stages, problems=problems)
+
+
+def _running_addresses(state_dir: Path) -> list[BoundAddress]:
+    """The addresses that the streamer of `state_dir` binds; none if it does not run, or does not answer this user."""
+    try:
+        return msgspec.convert(send_request(state_dir, AddressesRequest(), _ANSWER_S), list[BoundAddress])
+    except (UStatusError, msgspec.ValidationError):
+        return []
+
+
+def _is_held_by(running: Sequence[BoundAddress], text: str, streamer: Streamer) -> bool:
+    """Whether a text says that an address is in use which a running streamer binds: a reload keeps it."""
+    if _IN_USE.search(text) is None:
+        return False
+    named = (each for each in streamer.bound_addresses() if _names_address(text, each))
+    return any(each.conflicts_with(other) for each in named for other in running)
+
+
+def _names_address(text: str, address: BoundAddress) -> bool:
+    if address.protocol == "unix":
+        return text.endswith(f" {address.host}")
+    is_udp = re.search(r"\b(?:UDP |udp/|quic/)", text) is not None
+    place = re.escape(address.host) + rf"\]?:{address.port}(?!\d)"
+    return is_udp == (address.protocol == "udp") and re.search(place, text) is not None
 
 
 def _has_subscriptions(loaded: Loaded, streamer: Streamer) -> bool:

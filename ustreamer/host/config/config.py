@@ -166,6 +166,14 @@ def configured_authorities(config: StreamerConfig) -> tuple[str, ...]:
     return (config.authority, *sorted(others - {config.authority, ANY_AUTHORITY}))
 
 
+def configured_addresses(config: StreamerConfig) -> list[BoundAddress]:
+    """The addresses that the endpoints and [observe] bind."""
+    found = [address for section in config.endpoints.values() for address in section.bound_addresses()]
+    if config.observe is not None:
+        found.append(BoundAddress("listen", "tcp", *config.observe.address))
+    return found
+
+
 def endpoint_by_authority(config: StreamerConfig) -> dict[str, str]:
     """The endpoint of each authority."""
     return {

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ustreamer.core.delivery.ledger import Verdict
 from ustreamer.host.admin.server import (
+    AddressesRequest,
     AdminError,
     AdminRequest,
     PluginRequest,
@@ -63,6 +64,7 @@ class Control:
             ReloadRequest: lambda request: self.reload(Path(request.config)),
             RoutesRequest: lambda _: streamer.routes(),
             StatisticsRequest: lambda _: streamer.statistics(),
+            AddressesRequest: lambda _: streamer.bound_addresses(),
             PluginsRequest: lambda _: [name for name, _ in streamer.plugins.list_name_plugin()],
             PluginRequest: self._request_plugin,
             RedriveRequest: self._redrive,

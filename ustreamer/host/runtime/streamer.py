@@ -54,6 +54,7 @@ from ustreamer.host.config.config import (
     ConfiguredAuthorities,
     StreamerConfig,
     authorities_by_endpoint,
+    configured_addresses,
     endpoint_by_authority,
     served_authorities,
     sibling_authorities,
@@ -80,6 +81,7 @@ from ustreamer.host.storage.dead_letter_store import DIRECTORY, DeadLetterStore
 from ustreamer.host.storage.dead_letter_writer import DeadLetterWriter
 from ustreamer.host.storage.pause_file import PauseFile
 from ustreamer.transport_port import (
+    BoundAddress,
     EndpointContext,
     EndpointTransport,
     PeerTopicTransport,
@@ -728,6 +730,11 @@ class Streamer:
         return TopSources(
             self.metrics_snapshot, self.dispatcher, self._clock, self._since_ms, self.events, subscribers_of
         )
+
+    def bound_addresses(self) -> list[BoundAddress]:
+        """The addresses of the endpoints and of [observe], as far as the configuration and its files name them."""
+        in_files = (each for transport in self.transports.values() for each in transport.file_addresses())
+        return [*configured_addresses(self._config), *in_files]
 
     def unloaded_keys(self, config: StreamerConfig) -> list[str]:
         """The keys of `config` that differ from the running configuration."""
