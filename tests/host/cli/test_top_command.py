@@ -1,6 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The screen of `ustreamer top`: rates of two frames, order, slow subscribers, problems."""
 
+import os
+import pty
+import re
+import select
+import signal
+import sys
+from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
 from typing import Any, Final
@@ -38,9 +45,9 @@ def frame(time_s: float, *targets: TopTarget, endpoints: Any = (), problems: Any
     )
 
 
-def text_of(now: TopFrame, before: TopFrame | None = None, *, height: int = 40) -> str:
-    console = Console(file=StringIO(), width=200, height=height)
-    console.print(screen_of(now, before, "rate", height))
+def text_of(now: TopFrame, before: TopFrame | None = None, *, width: int = 200, height: int = 40) -> str:
+    console = Console(file=StringIO(), width=width, height=height)
+    console.print(screen_of(now, before, "rate", width, height))
     assert isinstance(console.file, StringIO)
     return console.file.getvalue()
 
@@ -105,9 +112,83 @@ def test_the_screen_shows_links_targets_and_the_last_problems() -> None:
 
 def test_only_as_many_targets_as_fit_are_shown_and_the_rest_is_counted() -> None:
     text = text_of(frame(0, *(target(number, 0) for number in range(100, 160))), height=30)
-    assert text.count("up://hpc/1") == 30 - 14
-    assert "44 more not shown" in text
+    assert text.count("up://hpc/1") == 30 - 4
+    assert "34 more not shown" in text
     assert len(text.splitlines()) <= 30
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 120, 200])
+def test_a_figure_is_whole_at_every_width_and_an_address_is_cut_at_its_start(width: int) -> None:
+    far = "up://chassis-controller.vehicle-1234.example/1234/1/8001"
+    now = frame(
+        1, target(1, 190_123, topic=far, p99_ms=1_234.567), endpoints=[endpoint("back-bone", queued=7)]
+    )
+    queue = TopQueue("up://a-subscriber.with.a.long.name/1234/1/0", 1_234, 0, 0)
+    slow = endpoint(
+        "far-away-backbone", received=250_000, link_ms=NOW_MS, up=False, link_problem="x", queues=(queue,)
+    )
+    text = text_of(
+        msgspec.structs.replace(now, endpoints=(*now.endpoints, slow), unaccounted=31),
+        frame(0, target(1, 0, topic=far)),
+        width=width,
+    )
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= width
+    assert "190123.0" in text
+    assert "…" not in "".join(re.findall(r"\S*[0-9.]…|\d…", text))
+    assert re.search(r"/1234/1/8001\b", text)
+    assert "unaccounted 31" in lines[0]
+    assert lines[0].endswith("q ends")
+    assert "1234 messages" in " ".join(text.split())
+    if width >= 80:
+        assert all(
+            each in text for each in ("out/s", "p99 ms", "1234.567", "receiver stalled since 22:13:20")
+        )
+
+
+def run_top(running: RunningStreamer, end: Callable[[int, int], None]) -> tuple[int, str]:
+    """The wait status of `top` on a terminal of its own, ended by `end(pid, terminal)`, and its output."""
+    command = [
+        sys.executable,
+        "-c",
+        "from ustreamer.host.cli.main import main; raise SystemExit(main())",
+        *("top", str(running.path), "--interval", "0.1"),
+    ]
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(command[0], command, {**os.environ, "TERM": "xterm-256color"})
+    found = b""
+    ended = False
+    while select.select([terminal], [], [], 30)[0]:
+        try:
+            found += os.read(terminal, 65_536)
+        except OSError:  # Linux reports the end of a terminal so
+            break
+        if b"q ends" in found and not ended:
+            end(pid, terminal)
+            ended = True
+    os.close(terminal)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), found.decode()
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        (lambda _, terminal: os.write(terminal, b"q"), 0),
+        (lambda _, terminal: os.write(terminal, b"\x03"), 0),
+        (lambda pid, _: os.kill(pid, signal.SIGTERM), 128 + signal.SIGTERM),
+    ],
+    ids=["q", "Ctrl-C", "SIGTERM"],
+)
+def test_the_terminal_is_restored_whatever_ends_the_screen(
+    tmp_path: Path, end: Callable[[int, int], None], code: int
+) -> None:
+    with RunningStreamer(tmp_path) as running:
+        ended, text = run_top(running, end)
+    assert ended == code, text[-300:]
+    assert text.rindex("\x1b[?1049l") > text.rindex("\x1b[?1049h")
+    assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
+    assert "Traceback" not in text
 
 
 def test_the_live_screen_ends_after_its_number_of_frames() -> None:
@@ -130,7 +211,7 @@ def test_top_is_live_on_a_terminal_and_once_elsewhere(
         assert capsys.readouterr().out.startswith("since ")
         assert main(["top", str(running.path), "--count", "2", "--interval", "0.1"]) == 0
         out = capsys.readouterr().out
-    assert "running since" in out
+    assert "unaccounted 0" in out
     assert "inside" in out
 
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -16,19 +17,23 @@ import msgspec
 from ustreamer.core.base.intrusions import Intrusion
 from ustreamer.host.admin.server import SOCKET, TopRequest, stream_lines
 from ustreamer.host.admin.top_frame import TopEndpoint, TopFrame, TopTarget
+from ustreamer.host.cli.columns import TopColumn, fitted_lines, fitted_words
 from ustreamer.host.cli.format import format_time
+from ustreamer.host.cli.keyboard import ended_by
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
-    from rich.table import Table
 
 _OK: Final = 0
 _NS_PER_S: Final = 1_000_000_000
 _SHOWN_PROBLEMS: Final = 6
 _SHOWN_INTRUSIONS: Final = 4
-_OTHER_LINES: Final = 14  # headings and borders
+_OTHER_LINES: Final = 4  # headings
 _OLD_MS: Final = 1_000
+_LEAST_NAME: Final = 7
+_LEAST_ADDRESS: Final = 16
+"""Characters of a name of an endpoint, and of an address, that stay in a narrow terminal."""
 
 
 class TopRow(NamedTuple):
@@ -50,14 +55,14 @@ SORT_KEYS: Final[Mapping[str, Callable[[TopRow], object]]] = {
 
 
 def run_live(config_state_dir: Path, arguments: argparse.Namespace) -> int:
-    """Show screens until Ctrl-C, or until `arguments.count` of them."""
+    """Show screens until q, Ctrl-C or SIGTERM, or until `arguments.count` of them."""
     try:
         from rich.console import Console
     except ImportError as error:
         text = "top: the live screen needs rich: pip install 'ustreamer[cli]', or use --once"
         raise UStatusError(UCode.UNIMPLEMENTED, text) from error
     lines = stream_lines(config_state_dir / SOCKET, TopRequest(arguments.interval))
-    with suppress(KeyboardInterrupt):
+    with suppress(KeyboardInterrupt), ended_by("q"):
         show_frames(frames_of(lines), Console(), arguments.sort, arguments.count)
     return _OK
 
@@ -79,7 +84,7 @@ def show_frames(frames: Iterable[TopFrame], console: "Console", sort: str, count
     previous: TopFrame | None = None
     with Live(console=console, screen=True, auto_refresh=False) as live:
         for number, frame in enumerate(frames, 1):
-            live.update(screen_of(frame, previous, sort, console.height), refresh=True)
+            live.update(screen_of(frame, previous, sort, console.width, console.height), refresh=True)
             if number == count:
                 return
             previous = frame
@@ -158,76 +163,79 @@ def _seconds(frame: TopFrame, previous: TopFrame | None) -> float:
 # --- the screen ------------------------------------------------------------------------------------------------------
 
 
-def screen_of(frame: TopFrame, previous: TopFrame | None, sort: str, height: int) -> "Group":
-    """What the screen shows; as many targets as fit into `height` lines."""
+def screen_of(frame: TopFrame, previous: TopFrame | None, sort: str, width: int, height: int) -> "Group":
+    """What the screen shows; as many targets as fit into `height` lines of `width` characters."""
     from rich.console import Group
     from rich.text import Text
 
     slow = slow_receivers(frame, previous)
-    slow += [f"refused  {format_intrusion(each)}" for each in frame.intrusions[:_SHOWN_INTRUSIONS]]
+    slow += [f"refused      {format_intrusion(each)}" for each in frame.intrusions[:_SHOWN_INTRUSIONS]]
+    slow_lines = [(each, line) for each in slow for line in wrap(each, width, subsequent_indent=" " * 4)]
     problems = [f"{format_time(each.time_ms)}  {each.text}" for each in frame.problems[-_SHOWN_PROBLEMS:]]
-    used = _OTHER_LINES + len(frame.endpoints) + len(slow) + len(problems)
+    used = _OTHER_LINES + len(frame.endpoints) + len(slow_lines) + len(problems)
     rows = target_rows(frame, previous, sort)
     shown = max(3, height - used)
-    more = f", {len(rows) - shown} more not shown" if len(rows) > shown else ""
     head = (
-        f"{format_time(frame.time_ms)}  running since {format_time(frame.since_ms)}  "
-        f"unaccounted {frame.unaccounted}  sorted by {sort}{more}  Ctrl-C ends"
+        (format_time(frame.time_ms), 2),
+        (f"running since {format_time(frame.since_ms)}", 0),
+        (f"unaccounted {frame.unaccounted}", 5),
+        (f"sorted by {sort}", 1),
+        *([(f"{len(rows) - shown} more not shown", 3)] if len(rows) > shown else ()),
+        ("q ends", 4),
     )
-    parts: list[object] = [
-        Text(head, style="bold", no_wrap=True),
-        _endpoint_table(frame, previous),
-        _target_table(rows[:shown]),
+    parts = [Text(fitted_words(head, width), style="bold", no_wrap=True)]
+    for columns in (_endpoint_columns(frame, previous), _target_columns(rows[:shown])):
+        heading, *lines = fitted_lines(columns, width)
+        parts += [Text(heading, style="bold", no_wrap=True), *(Text(each, no_wrap=True) for each in lines)]
+    parts += [
+        Text(line, style="yellow" if each.startswith("slow") else "red", no_wrap=True)
+        for each, line in slow_lines
     ]
-    parts += [Text(each, style="yellow" if each.startswith("slow") else "red", no_wrap=True) for each in slow]
     parts.append(Text("last problems" if problems else "no problems", style="bold"))
     parts += [Text(each, no_wrap=True, overflow="ellipsis") for each in problems]
-    return Group(*parts)  # type: ignore[arg-type]
+    return Group(*parts)
 
 
-def _endpoint_table(frame: TopFrame, previous: TopFrame | None) -> "Table":
+def _endpoint_columns(frame: TopFrame, previous: TopFrame | None) -> Sequence[TopColumn]:
     before = {} if previous is None else {each.name: each for each in previous.endpoints}
     seconds = _seconds(frame, previous)
-    table = _table("endpoint", "transport", "link", "peers", "in/s", "out/s", "lost/s", "waiting", "oldest s")
-    for each in frame.endpoints:
-        old = before.get(each.name, each)
-        table.add_row(
-            each.name,
-            each.transport,
-            "up" if each.up else f"{'receiver stalled' if each.link_problem else 'down'}{_since(each)}",
-            str(each.peers),
-            f"{(each.received - old.received) / seconds:.1f}",
-            f"{(each.delivered - old.delivered) / seconds:.1f}",
-            f"{(each.lost - old.lost) / seconds:.1f}",
-            str(each.queued),
-            f"{each.oldest_age_ms / 1_000:.1f}",
-        )
-    return table
-
-
-def _since(endpoint: TopEndpoint) -> str:
-    return "" if endpoint.link_ms is None else f" since {format_time(endpoint.link_ms)[11:19]}"
-
-
-def _target_table(rows: Sequence[TopRow]) -> "Table":
-    table = _table(
-        "topic", "from", "to", "for", "asked Hz", "in/s", "out/s", "throttled/s", "p50 ms", "p99 ms", left=4
+    rows = [(each, before.get(each.name, each)) for each in frame.endpoints]
+    return (
+        TopColumn("endpoint", [each.name for each, _ in rows], 9, _LEAST_NAME),
+        TopColumn("transport", [each.transport for each, _ in rows], 1, is_text=True),
+        TopColumn("link", [_link(each) for each, _ in rows], 7, is_text=True),
+        TopColumn("peers", [str(each.peers) for each, _ in rows], 0),
+        TopColumn("in/s", [f"{(each.received - old.received) / seconds:.1f}" for each, old in rows], 6),
+        TopColumn("out/s", [f"{(each.delivered - old.delivered) / seconds:.1f}" for each, old in rows], 5),
+        TopColumn("lost/s", [f"{(each.lost - old.lost) / seconds:.1f}" for each, old in rows], 4),
+        TopColumn("waiting", [str(each.queued) for each, _ in rows], 3),
+        TopColumn("oldest s", [f"{each.oldest_age_ms / 1_000:.1f}" for each, _ in rows], 2),
     )
-    for row in rows:
-        target = row.target
-        table.add_row(
-            target.topic,
-            target.ingress,
-            target.endpoint,
-            target.subscriber or _shared(target.subscribers),
-            "all" if row.asked_hz is None else f"{row.asked_hz:g}",
-            f"{row.received_hz:.1f}",
-            f"{row.delivered_hz:.1f}",
-            f"{row.throttled_hz:.1f}",
-            _ms(target.p50_ms),
-            _ms(target.p99_ms),
-        )
-    return table
+
+
+def _link(endpoint: TopEndpoint) -> str:
+    if endpoint.up:
+        return "up"
+    since = "" if endpoint.link_ms is None else f" since {format_time(endpoint.link_ms)[11:19]}"
+    return f"{'receiver stalled' if endpoint.link_problem else 'down'}{since}"
+
+
+def _target_columns(rows: Sequence[TopRow]) -> Sequence[TopColumn]:
+    targets = [row.target for row in rows]
+    asked = ["all" if row.asked_hz is None else f"{row.asked_hz:g}" for row in rows]
+    receivers = [each.subscriber or _shared(each.subscribers) for each in targets]
+    return (
+        TopColumn("topic", [each.topic for each in targets], 9, _LEAST_ADDRESS),
+        TopColumn("from", [each.ingress for each in targets], 0, _LEAST_NAME),
+        TopColumn("to", [each.endpoint for each in targets], 3, _LEAST_NAME),
+        TopColumn("for", receivers, 5, _LEAST_ADDRESS),
+        TopColumn("asked Hz", asked, 2),
+        TopColumn("in/s", [f"{row.received_hz:.1f}" for row in rows], 8),
+        TopColumn("out/s", [f"{row.delivered_hz:.1f}" for row in rows], 7),
+        TopColumn("throttled/s", [f"{row.throttled_hz:.1f}" for row in rows], 4),
+        TopColumn("p50 ms", [_ms(each.p50_ms) for each in targets], 1),
+        TopColumn("p99 ms", [_ms(each.p99_ms) for each in targets], 6),
+    )
 
 
 def _shared(subscribers: Sequence[str]) -> str:
@@ -237,15 +245,3 @@ def _shared(subscribers: Sequence[str]) -> str:
 
 def _ms(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
-
-
-def _table(*columns: str, left: int = 3) -> "Table":
-    """A table whose first `left` columns are text."""
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for number, name in enumerate(columns):
-        table.add_column(
-            name, justify="left" if number < left else "right", no_wrap=True, overflow="ellipsis"
-        )
-    return table
