@@ -105,6 +105,18 @@ def test_a_later_live_run_decides_as_predicted(tmp_path: Path) -> None:
         (each["source"], each["before"], each["after"], each["count"])
         for each in run_test(narrow, drive, 1)["changes"]
     ] == [("up://chassis/1234/1/8001", "forwarded", "no_delivery", 20)]
+    alone = old.with_name("alone.toml")
+    alone.write_text(re.sub(r"\[plugins\.usubscription\]\n(?:\w.*\n)*", "", old.read_text()))
+    assert {
+        (each["source"], each["before"], each["after"], each["count"])
+        for each in run_test(alone, drive, 1)["changes"]
+        if "chassis/1234" in each["source"]
+    } == {
+        ("up://chassis/1234/1/8001", "forwarded", "no_subscriber", 20),
+        ("up://chassis/1234/1/8002", "forwarded", "no_subscriber", 1),
+        ("up://chassis/1234/1/8002", "throttled", "no_subscriber", 19),
+        ("up://chassis/1234/1/8007", "forwarded", "no_subscriber", 20),
+    }
     result = run_test(new, drive, 1)
     assert {(each["source"], each["before"], each["after"], each["count"]) for each in result["changes"]} == {
         ("up://chassis/1234/1/8007", "forwarded", "denied", 20),

@@ -262,6 +262,24 @@ def test_a_listening_port_in_use_is_a_problem_of_the_environment(
     assert check(config, offline=False).problems == ()
 
 
+@pytest.mark.parametrize("events", [True, False])
+def test_an_event_without_a_possible_subscriber_is_warned_of_next_to_configured_receivers(
+    config: Path, events: bool
+) -> None:
+    add(
+        config,
+        SOMEIP.format(bind=OURS)
+        + "[[endpoints.chassis.services]]\nservice = 0x4001\nmajor = 1\noffered = true\n"
+        + 'events = [{ id = 0x8001, eventgroup = 1 }]\nprovider = "//hpc/4001/1/0"\nremote = "127.0.0.1:30503"\n'
+        + "[[endpoints.chassis.services]]\nservice = 0x1234\nmajor = 1\nmethods = [1]\n"
+        + 'remote = "127.0.0.1:30501"\n'
+        + ("events = [{ id = 0x8001, eventgroup = 1 }]\n" if events else ""),
+    )
+    report = check(config, offline=True)
+    assert report.problems == ()
+    assert [each.suggestion for each in report.warnings] == ["add [plugins.usubscription]"] * events
+
+
 def test_the_addresses_of_the_running_streamer_of_the_file_are_no_problem(tmp_path: Path) -> None:
     first, second = tcp_ports(2)
     sections = (

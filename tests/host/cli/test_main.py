@@ -281,7 +281,7 @@ def test_a_warning_is_printed_and_fails_a_strict_check_only(written: Written, ca
     out, err = capsys.readouterr()
     assert out.splitlines()[0] == f"{path}: OK (file, routes, environment)"
     assert err == (
-        f"{path}:1:1: plugins.usubscription: warning: no plugin holds subscriptions, so no publication is forwarded; "
+        f"{path}:1:1: plugins.usubscription: warning: no plugin holds subscriptions, so a publication reaches configured receivers only; "
         "add [plugins.usubscription]\n"
     )
     assert ended("check", path, "--strict") == 78

@@ -3,6 +3,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from enum import IntEnum
 from itertools import chain
 from typing import Final, Protocol, runtime_checkable
@@ -192,6 +193,28 @@ class StaticDirectory:
 
     def recent_changes(self) -> Sequence[RecentSubscriptionChange]:
         return ()
+
+
+class DirectoryBehind:
+    """The subscriptions of `directory` whose subscribers live behind one of the `endpoints`."""
+
+    def __init__(
+        self,
+        directory: SubscriptionDirectory,
+        endpoints: AbstractSet[str],
+        endpoint_of: Callable[[UUri], str | None],
+    ) -> None:
+        self._directory = directory
+        self._endpoints = endpoints
+        self._endpoint_of = endpoint_of
+
+    @property
+    def version(self) -> int:
+        return self._directory.version
+
+    def subscribers(self, topic: UUri) -> Sequence[Subscription]:
+        found = self._directory.subscribers(topic)
+        return [each for each in found if self._endpoint_of(each.subscriber) in self._endpoints]
 
 
 class MergedDirectory:

@@ -26,7 +26,7 @@ from ustreamer.host.config.document import KeyPath, format_path, parse_steps
 from ustreamer.host.config.observe import ObserveConfig
 from ustreamer.host.config.review import review
 from ustreamer.host.runtime import process
-from ustreamer.host.runtime.plugins import PluginError
+from ustreamer.host.runtime.plugins import PluginError, holds_subscriptions
 from ustreamer.host.runtime.process import Loaded
 from ustreamer.host.runtime.streamer import Streamer
 from ustreamer.host.storage.state_lock import LOCK
@@ -126,10 +126,12 @@ def _names_address(text: str, address: BoundAddress) -> bool:
 
 
 def _has_subscriptions(loaded: Loaded, streamer: Streamer) -> bool:
-    """Whether a plugin holds subscriptions, or an endpoint has configured ones."""
-    hook = "ustreamer_subscription_directory"
-    held = any(hasattr(each, hook) for each in loaded.plugin_classes.values())
-    return held or any(transport.subscriptions() for transport in streamer.transports.values())
+    """Whether a plugin holds subscriptions, or configured ones suffice: each configured topic has one."""
+    if any(map(holds_subscriptions, loaded.plugin_classes.values())):
+        return True
+    configured = [each for transport in streamer.transports.values() for each in transport.subscriptions()]
+    topics = (topic for transport in streamer.transports.values() for topic in transport.topics())
+    return bool(configured) and all(any(each.topic.matches(topic) for each in configured) for topic in topics)
 
 
 def _locate(document: TomlDocument, at: KeyPath, text: str) -> Problem:

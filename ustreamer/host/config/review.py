@@ -36,7 +36,7 @@ Finding = tuple[KeyPath, str, str]
 def review(document: TomlDocument, config: StreamerConfig, *, has_subscriptions: bool) -> list[Problem]:
     """The warnings about a configuration, in the order of their lines.
 
-    `has_subscriptions`: a plugin holds subscriptions, or the configuration names receivers.
+    `has_subscriptions`: a plugin holds subscriptions, or the configured receivers suffice.
     """
     findings = [
         *_sections(document, config),
@@ -54,7 +54,7 @@ def review(document: TomlDocument, config: StreamerConfig, *, has_subscriptions:
 def _no_subscriptions() -> Finding:
     return (
         ("plugins", "usubscription"),
-        "no plugin holds subscriptions, so no publication is forwarded",
+        "no plugin holds subscriptions, so a publication reaches configured receivers only",
         "add [plugins.usubscription]",
     )
 

@@ -194,6 +194,11 @@ def _provided_kinds(plugin: str, hook: Callable[[], object]) -> Mapping[str, Tra
     return provided
 
 
+def holds_subscriptions(plugin: object) -> bool:
+    """Whether a plugin, or its class, provides a subscription directory."""
+    return hasattr(plugin, "ustreamer_subscription_directory")
+
+
 def plugin_statistics(manager: pluggy.PluginManager) -> dict[str, dict[str, int]]:
     """The counters of each plugin that has a method `statistics`. Those of a plugin that fails are left out."""
     found = dict[str, dict[str, int]]()

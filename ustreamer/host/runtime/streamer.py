@@ -36,6 +36,7 @@ from ustreamer.core.routing.paused_subscriptions import PausedDirectory
 from ustreamer.core.routing.router import SELF, AuthorityTable, Router, RoutingDecision
 from ustreamer.core.routing.subscriptions import (
     Change,
+    DirectoryBehind,
     StaticDirectory,
     Subscription,
     SubscriptionDirectory,
@@ -308,7 +309,17 @@ class Streamer:
         )
 
     def offline_routing(self, directory: SubscriptionDirectory) -> OfflineRouting:
-        """The routing of this configuration without peers, with these subscriptions in addition to the configured ones."""
+        """The routing of this configuration without peers, with these subscriptions in addition to the configured ones.
+
+        Without a plugin that holds subscriptions, only those of endpoints with a directory of their own can exist.
+        """
+        if not any(plugins.holds_subscriptions(each) for _, each in self._plugins.list_name_plugin()):
+            holders = {
+                name
+                for name, transport in self.transports.items()
+                if transport.subscription_directory(self._replan) is not None
+            }
+            directory = DirectoryBehind(directory, holders, self._authority_table.endpoint_of)
         merged = self._with_configured_subscriptions([directory])
         return OfflineRouting(
             self._build_router(self._config, self._authority_table, merged, FORWARD_ALL),
