@@ -127,6 +127,7 @@ EDITS: Final[list[tuple[str, Edit]]] = [
     (r"did you mean \[([^]]+)\]\?", lambda place, match: place.with_line(f"[{match[1]}]")),
     (r"write \[\[(.+)\]\], with two", lambda place, match: place.with_line(f"[[{match[1]}]]")),
     (r"write \[(.+)\], with one", lambda place, match: place.with_line(f"[{match[1]}]")),
+    (r"write \[([\w.]+)\]$", lambda place, match: place.with_line(f"[{match[1]}]")),
     (r"write \[(.+)\] and its keys", lambda place, match: f"{place.without()}\n[{match[1]}]\n"),
     (r"write (\{ .+ \})", lambda place, match: place.with_value(match[1])),
     (r"put it into (\[\{)", lambda place, match: place.with_value(f"[{place.text[slice(*place.value())]}]")),

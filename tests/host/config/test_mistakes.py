@@ -284,6 +284,14 @@ MISSING: Final = [
     Mistake(CLOUD + 'listen = ["tcp/127.0.0.1:7448"]\n', CLOUD.replace("]\n", "]¶\n", 1)),
     Mistake('bind = "127.0.0.1"', 'bind = "127.0.0.1"\ndead_letters = { messages = 5 }¶', mends=False),
     Mistake('authorities = ["chassis"]', "authorities = []¶"),
+    Mistake(CHASSIS, '[endpoints.chassis]¶\nauthorities = ["chassis"]\n'),
+    Mistake(CLOUD, '[endpoints.cloud]¶\nauthorities = ["cloud"]\n'),
+    Mistake('transport = "someip"', 'transport = "zenoh"¶'),
+    Mistake('transport = "someip"', 'transport = "wamp"¶', mends=False),
+    Mistake("scouting = false", "clients = []¶\nscouting = false"),
+    Mistake("[egress.default]", "[egress]¶"),
+    Mistake('["hpc.vin1", "ivi.vin1"]', '["hpc.vin1", "Ivi.vin1"]¶'),
+    Mistake('["tcp/127.0.0.1:7448"]', "[]¶"),
 ]  # fmt: skip
 WRONG_VALUES: Final = [
     Mistake("port = 30500", 'port = "30500"¶'),
@@ -520,6 +528,16 @@ def test_an_outside_usubscription_that_cannot_be_followed_is_warned_of(
     assert len(warnings) == bool(found)
     assert all(found in each.text for each in warnings)
     assert found_in(text + "[plugins.usubscription]\n") == ()
+
+
+def test_advice_about_a_file_without_an_endpoint_has_the_header_of_one() -> None:
+    [problem] = found_in('authority = "hpc.vin1"\n')
+    assert problem.suggestion == "add [endpoints.<name>] with transport and authorities"
+
+
+def test_a_file_without_a_transport_is_not_led_to_one_that_a_plugin_brings() -> None:
+    [problem] = found_in('authority = "hpc.vin1"\n[endpoints.cloud]\nauthorities = ["cloud"]\n')
+    assert problem.suggestion == 'add transport = "zenoh"'
 
 
 def test_there_are_120_mistakes_and_the_advice_mends_at_least_110() -> None:

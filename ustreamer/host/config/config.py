@@ -11,6 +11,7 @@ authority, state_dir        the streamer's authority, and the directory for its 
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -76,6 +77,8 @@ OWN_PLUGINS: Final = frozenset(
 )
 """The plugins of this project; their packages are named ustreamer-<plugin>."""
 
+_STRANGE_KEYS: Final = 2
+"""Keys of another transport that show that its name is wrong; a single one may be a mistake of its own."""
 _ENDPOINT_NAME: Final = re.compile(r"[a-z0-9_-]{1,64}")
 
 Milliseconds = Annotated[int, Meta(ge=1, le=3_600_000)]
@@ -220,9 +223,9 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The top level of the file, with its sections unchecked."""
 
     authority: Annotated[str, Meta(examples=["hpc.vin1"])]
-    endpoints: dict[str, _Table]
+    endpoints: dict[str, _Table] = {}  # `_endpoints` notes its absence
     state_dir: Path = Path("/var/lib/ustreamer")
-    egress: dict[str, _Table] = {}
+    egress: dict[str, Any] = {}  # `_egress` checks that they are tables
     dead_letters: _Table = {}
     observe: _Table = {}
     plugins: dict[str, _Table] = {}
@@ -238,17 +241,18 @@ def check(
     read_secrets(problems)
     file = problems.convert_section((), _File, _section_advice(document, plugin_configs))
     _check_own_authority(problems)
-    endpoints = _endpoints(problems, transports)
+    provided = {name for name, each in plugin_configs.items() if hasattr(each, "endpoints")}
+    endpoints = _endpoints(problems, transports, provided)
     _check_authority_placement(problems)
     _check_access(problems, endpoints, "" if file is None else file.authority)
     plugins = _plugins(problems, plugin_configs)
-    provided = _plugin_endpoints(problems, plugins)
-    endpoints |= {name: endpoint for name, (_, endpoint) in provided.items()}
+    added = _plugin_endpoints(problems, plugins)
+    endpoints |= {name: endpoint for name, (_, endpoint) in added.items()}
     egress = _egress(problems, endpoints)
     dead_letters = _dead_letters(problems)
     observe = _observe(problems)
     sections: dict[str, KeyPath] = {name: ("endpoints", name) for name in endpoints}
-    sections |= {name: ("plugins", plugin) for name, (plugin, _) in provided.items()}
+    sections |= {name: ("plugins", plugin) for name, (plugin, _) in added.items()}
     _check_bound_addresses(problems, endpoints, sections, observe)
     problems.raise_if_any()
     assert file is not None  # otherwise a problem was noted
@@ -293,9 +297,13 @@ def _tables(problems: Problems, section: str) -> dict[str, _Table]:
 # --- endpoints -------------------------------------------------------------------------------------------------------
 
 
-def _endpoints(problems: Problems, transports: Mapping[str, TransportKind]) -> dict[str, EndpointConfig]:
+def _endpoints(
+    problems: Problems, installed: Mapping[str, TransportKind], provided: AbstractSet[str]
+) -> dict[str, EndpointConfig]:
+    """The sections in [endpoints]. The endpoints of the transports `provided` come with a plugin's section."""
+    transports = {name: kind for name, kind in installed.items() if name not in provided}
     tables = _tables(problems, "endpoints")
-    if problems.document.data.get("endpoints") == {}:
+    if problems.document.data.get("endpoints", {}) == {}:
         problems.add_problem(
             ("endpoints",), "there is no endpoint", "add [endpoints.<name>] with transport and authorities"
         )
@@ -306,8 +314,15 @@ def _endpoints(problems: Problems, transports: Mapping[str, TransportKind]) -> d
     endpoints = {}
     for name, table in tables.items():
         _check_endpoint_name(problems, name)
+        if isinstance(plugin := table.get("transport"), str) and plugin in provided:
+            problems.add_problem(
+                ("endpoints", name, "transport"),
+                f"the section [plugins.{plugin}] brings the endpoint of {plugin!r}",
+                f"write [plugins.{plugin}] in place of [endpoints.{name}]",
+            )
+            continue
         kind = _transport(problems, name, table, transports)
-        if kind is None:
+        if kind is None or _is_of_another_transport(problems, name, table, transports):
             continue
         endpoint = problems.convert_section(("endpoints", name), kind.config, _top_level_advice)
         if endpoint is not None:
@@ -344,7 +359,8 @@ def _transport(
     path = ("endpoints", name, "transport")
     available = f"(have: {format_names(transports)})"
     if "transport" not in table:
-        misspelt = closest_name("transport", table)
+        known = {key for each in transports.values() for key in each.config.__struct_encode_fields__}
+        misspelt = closest_name("transport", [key for key in table if key not in known])
         if misspelt is not None:
             problems.add_problem((*path[:-1], misspelt), "unknown key", "did you mean 'transport'?")
         else:
@@ -367,12 +383,41 @@ def _transport(
 
 
 def _likely_transport(table: _Table, transports: Mapping[str, TransportKind]) -> str:
-    """The transport that has most of the keys in a section."""
-    return max(
-        transports,
-        key=lambda name: len(table.keys() & {*transports[name].config.__struct_encode_fields__}),
-        default="...",
+    """The transport that has most of the keys in a section; of several, one that needs few others."""
+
+    def fitness(name: str) -> tuple[int, int, bool]:
+        fields = msgspec.structs.fields(transports[name].config)
+        needed = sum(each.required and each.encode_name not in table for each in fields)
+        return (
+            len(table.keys() & {each.encode_name for each in fields}),
+            -needed,
+            _is_built_in(transports[name]),
+        )
+
+    return max(transports, key=fitness, default="...")
+
+
+def _is_built_in(kind: TransportKind) -> bool:
+    return kind.config.__module__.startswith("ustreamer.")
+
+
+def _is_of_another_transport(
+    problems: Problems, name: str, table: _Table, transports: Mapping[str, TransportKind]
+) -> bool:
+    """Whether a section has several keys that only another transport has; then one problem is noted."""
+    own, likely = str(table["transport"]), _likely_transport(table, transports)
+    strange, left = (
+        sorted(table.keys() - {"transport", *transports[each].config.__struct_encode_fields__})
+        for each in (own, likely)
     )
+    if len(strange) < _STRANGE_KEYS or left:
+        return False
+    problems.add_problem(
+        ("endpoints", name, "transport"),
+        f"{own!r} has no {', '.join(strange)}: these are keys of {likely!r}",
+        f'write transport = "{likely}"',
+    )
+    return True
 
 
 def _check_bound_addresses(
@@ -458,7 +503,8 @@ def _check_access(problems: Problems, endpoints: Mapping[str, EndpointConfig], o
     """
     for name, endpoint in endpoints.items():
         authorities = endpoint.authorities
-        for index, rule in enumerate(endpoint.access if authorities else ()):
+        is_known = bool(authorities) and all(map(_is_authority, set(authorities) - {ANY_AUTHORITY}))
+        for index, rule in enumerate(endpoint.access if is_known else ()):
             authority = rule.patterns[0].authority_name
             goes_out = authority == own and rule.type == "publish"
             known = goes_out or authority in {ANY_AUTHORITY, *authorities}
@@ -509,6 +555,8 @@ def _is_authority(text: str) -> bool:
 def _egress(problems: Problems, endpoints: Mapping[str, EndpointConfig]) -> dict[str, EgressLimits]:
     """The limits by the names in [egress], of durable endpoints, and always as "default"."""
     tables = _tables(problems, "egress")
+    if _has_limits_of_no_endpoint(problems):
+        return {DEFAULT_SECTION: EgressLimits()}
     known = [*{**_tables(problems, "endpoints"), **endpoints}, DEFAULT_SECTION]
     default = (
         _limits(problems, DEFAULT_SECTION, EgressLimits()) if DEFAULT_SECTION in tables else EgressLimits()
@@ -539,6 +587,25 @@ def _egress(problems: Problems, endpoints: Mapping[str, EndpointConfig]) -> dict
                     f"add durable = true to [endpoints.{name}]",
                 )
     return limits
+
+
+def _has_limits_of_no_endpoint(problems: Problems) -> bool:
+    """Whether [egress] itself has limits, or values that are no tables; then problems are noted."""
+    written = problems.document.data.get("egress")
+    if not isinstance(written, dict):
+        return False
+    plain = [name for name, each in written.items() if not isinstance(each, dict)]
+    limits = [name for name in written if name in EgressConfig.__struct_encode_fields__]
+    if limits:
+        problems.add_problem(
+            ("egress",) if problems.document.writes_header(("egress",)) else ("egress", limits[0]),
+            f"{', '.join(limits)}: limits have a section: [egress.{DEFAULT_SECTION}], or one for each endpoint",
+            f"write [egress.{DEFAULT_SECTION}]",
+        )
+        return True
+    for name in plain:
+        problems.add_problem(("egress", name), "expected a table of limits", f"leave {name} out")
+    return bool(plain)
 
 
 def _limits(problems: Problems, name: str, default: EgressLimits) -> EgressLimits:

@@ -97,11 +97,14 @@ def _add_fault(
     if fault.unknown is not None:
         owner = fault.path[:-1]
         names = remaining.schema.keys_at(owner)
-        intended = closest_name(fault.unknown, names)
+        written = value_at(problems.document.data, (*at, *owner), {})
+        assert isinstance(written, dict)  # it has the unknown key
+        absent = [name for name in names if name not in written]
+        intended = closest_name(fault.unknown, absent)
         if intended is not None:
             remaining.removed_paths.add((*owner, intended))  # present but invalid
         suggestion = (
-            _suggest_key(at, owner, fault.unknown, remaining.schema)
+            _suggest_key(at, owner, fault.unknown, absent, remaining.schema)
             or advice(path)
             or f"leave {format_path(path[-1:])} out"
         )
@@ -295,8 +298,8 @@ def _replaced(tree: Any, path: KeyPath, value: Any) -> Any:
 # --- texts -----------------------------------------------------------------------------------------------------------
 
 
-def _suggest_key(at: KeyPath, owner: KeyPath, word: str, schema: SectionSchema) -> str:
-    """The suggestion for an unknown key of the table at `owner`: another table, or a misspelling."""
+def _suggest_key(at: KeyPath, owner: KeyPath, word: str, absent: list[str], schema: SectionSchema) -> str:
+    """The suggestion for an unknown key of the table at `owner`: another table, or a misspelling of an `absent` key."""
     names = schema.keys_at(owner)
     below = {f"{name}.{inner}": inner for name in names for inner in schema.keys_at((*owner, name))}
     for path, inner in below.items():
@@ -305,7 +308,7 @@ def _suggest_key(at: KeyPath, owner: KeyPath, word: str, schema: SectionSchema) 
     for length in range(len(owner)):
         if word in schema.keys_at(owner[:length]):
             return suggest_move_up(word, (*at, *owner[:length]))
-    return did_you_mean(word, [*names, *below])
+    return did_you_mean(word, [*absent, *below])
 
 
 def _explain_type_error(

@@ -110,9 +110,10 @@ class ZenohEndpoint(EndpointConfig, frozen=True, kw_only=True):
                 "receipts needs retransmit_ms: what has no receipt is sent again from that buffer"
             )
         if self.config is None and not (self.listen or self.connect or self.scouting):
+            place, verb = ("", "add") if self.listen is None else ("listen: ", "write")
             raise ValueError(
-                "a Zenoh endpoint without config, listen, connect and scouting has no connection; "
-                'add listen = ["tcp/127.0.0.1:7447"]'
+                f"{place}a Zenoh endpoint without config, listen, connect and scouting has no connection; "
+                f'{verb} listen = ["tcp/127.0.0.1:7447"]'
             )
 
     def _check_identities(self) -> None:
@@ -149,9 +150,10 @@ class ZenohEndpoint(EndpointConfig, frozen=True, kw_only=True):
     def _check_without_file(self) -> None:
         """Check what Zenoh refuses at the start, unless a Zenoh configuration file gives the missing settings."""
         if self.mode == "client" and not (self.connect or self.scouting):
+            place, verb = ("mode", "add") if self.connect is None else ("connect", "write")
             raise ValueError(
-                "mode: a Zenoh client without connect and scouting finds no router; "
-                'add connect = ["tcp/127.0.0.1:7447"]'
+                f"{place}: a Zenoh client without connect and scouting finds no router; "
+                f'{verb} connect = ["tcp/127.0.0.1:7447"]'
             )
         for index, text in enumerate(self.listen or ()):
             if parse_locator(text, 0).protocol in ENCRYPTED and "#" not in text:
