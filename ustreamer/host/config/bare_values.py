@@ -16,6 +16,7 @@ _NOTHING: Final = re.compile(r"none|null|nil", re.IGNORECASE)
 GROUPED_DIGITS: Final = r"[+-]?\d{1,3}(?:[ '’\u00a0\u202f]\d{3})+"
 PERCENT: Final = r"\d{1,9}(?:\.\d{1,9})?\s*%"
 _HEX_DIGITS: Final = re.compile(r"(?:0x|\$|&h|x|h)?([0-9a-f]{1,8})[hu]?", re.IGNORECASE)
+_MISSPELT_NUMBER: Final = re.compile(r"0[xX]\w+")
 _QUOTES: Final = "“”„‟«»‘’‚"
 
 NUMBER_KEYS: Final = re.compile(
@@ -90,6 +91,8 @@ def value_advice(key: str, word: str) -> str:
     if number := number_meant(key, word):
         return f"write {number}"
     switch = switch_meant(word)
+    if switch is None and NUMBER_KEYS.fullmatch(key) and _MISSPELT_NUMBER.fullmatch(word):
+        return "write 1, or another number"
     if switch is None or word.lower() in {"true", "false"}:
         return ""
     if SWITCH_KEYS.fullmatch(key):

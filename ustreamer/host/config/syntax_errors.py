@@ -42,6 +42,8 @@ _ADVICE: Final = [
     ("Invalid value", r"@[“”„‟«‘’‚]([^“”„‟»‘’\"']*)", 'write "{0}", with straight quotes'),
     ("Invalid value", r"@([^\s,\[\]{}#\"'=]+)", _QUOTE),
     ("Expected newline", r".*=\s*[+-]?0\d+\s*(?:#|$)", "write the number without leading zeros"),
+    ("Expected newline", r"\s*([\w-]+)\s*=\s*([+-]?[1-9]\d{0,2}),(\d{3})\s*(?:#|$)", "write {0} = {1}{2}"),
+    ("Expected newline", r"\s*([\w-]+)\s*=\s*([+-]?\d+),(\d+)\s*(?:#|$)", "write {0} = {1}.{2}"),
     ("Expected newline", r"@([,;])", "leave out the {0!r}"),
     ("Expected newline", r"[^=]*=\s*([^\s\"'\[{,;#]+)\s*(?:#|$)", _QUOTE),
     ("Expected newline", r"@[^\x00-\x1f]", "begin a new line"),

@@ -37,6 +37,10 @@ _BYTES: Final[Mapping[str, Fraction]] = {
     "gb": Fraction(10**9),
     "gib": Fraction(1 << 30),
 }
+_COUNTS: Final[Mapping[str, Fraction]] = {"k": Fraction(1000), "m": Fraction(10**6)}
+_COUNTED: Final = frozenset(
+    {"messages", "sessions", "subscriptions", "topics", "registrations", "requests", "connections"}
+)
 _HERTZ: Final[Mapping[str, Fraction]] = {"hz": Fraction(1), "khz": Fraction(1000)}
 
 
@@ -48,7 +52,8 @@ def without_unit(key: str, text: str) -> int | float | None:
     factors, own = _units_of(key)
     amount = Fraction(match[1].replace("_", ""))
     if factors:
-        factor = factors.get(match[2].lower())
+        # A count has no unit: 10 messages are 10.
+        factor = factors.get(match[2].lower(), Fraction(1) if factors is _COUNTS else None)
         if factor is None:
             return None
         amount = amount * factor / own
@@ -60,8 +65,10 @@ def _units_of(key: str) -> tuple[Mapping[str, Fraction], Fraction]:
     last = key.rpartition("_")[2]
     if last in {"us", "ms", "s", "days"}:
         return _SECONDS, _SECONDS[last]
-    if last == "bytes":
+    if last in {"bytes", "buffer"}:
         return _BYTES, Fraction(1)
     if last in {"hz", "frequency"}:
         return _HERTZ, Fraction(1)
+    if last in _COUNTED:
+        return _COUNTS, Fraction(1)
     return {}, Fraction(1)
