@@ -174,7 +174,7 @@ def test_an_address_that_this_machine_has_not_is_a_problem_of_the_environment(co
     report = check(config, offline=False)
     assert report.stages == ("file", "routes")
     [problem] = report.problems
-    assert str(problem).startswith(f"{config}:11:1: endpoints.chassis.port: cannot bind UDP")
+    assert str(problem).startswith(f"{config}:10:1: endpoints.chassis.bind: cannot bind UDP")
     assert NOT_OURS in str(problem)
 
 
@@ -228,11 +228,24 @@ def test_an_unwritable_state_directory_is_a_problem(config: Path, monkeypatch: p
     assert f"{config.parent}/state has owner" in str(problem)
 
 
+def test_a_setting_that_this_machine_refuses_is_reported_at_its_key(config: Path) -> None:
+    add(
+        config,
+        SOMEIP.format(bind=OURS)
+        + 'interface = "nope0"\n'
+        + f'[endpoints.backbone]\ntransport = "zenoh"\nauthorities = ["ivi"]\nconfig = "{config.parent}"\n',
+    )
+    assert [problem.path for problem in check(config, offline=False).problems] == [
+        "endpoints.chassis.interface",
+        "endpoints.backbone.config",
+    ]
+
+
 def test_all_problems_of_the_environment_are_reported(config: Path) -> None:
     (config.parent / "state").touch()
     add(config, SOMEIP.format(bind=NOT_OURS))
     assert [problem.path for problem in check(config, offline=False).problems] == [
-        "endpoints.chassis.port",
+        "endpoints.chassis.bind",
         "state_dir",
     ]
 

@@ -196,7 +196,7 @@ def test_the_limits_of_segments_are_configurable() -> None:
             {"services": [REMOTE | {"events": [{"id": 0x8001, "max_silence_ms": 500}]}]},
             r"events\[0\].max_silence_ms: only for a service of the network that service discovery finds",
         ),
-        ({"services": [REMOTE | {"methods": [7, {"id": 7}]}]}, "methods: method 0x0007 is there twice"),
+        ({"services": [REMOTE | {"methods": [7, {"id": 7}]}]}, r"methods\[1\]: method 0x0007 is there twice"),
         (
             {"services": [REMOTE | {"protocol": "tcp", "methods": [1, {"id": 7, "tp": True}]}]},
             r"methods\[1\].tp: segments are for UDP",

@@ -70,7 +70,9 @@ class EventConfig(Struct, frozen=True, forbid_unknown_fields=True):
     max_silence_ms: Annotated[int, Meta(ge=0, le=3_600_000)] = 0
 
     def __post_init__(self) -> None:
-        _check_distinct("eventgroup", [(group, f"event group {group:#06x}") for group in self.eventgroup_ids])
+        _check_distinct(
+            "eventgroup[{}]", [(group, f"event group {group:#06x}") for group in self.eventgroup_ids]
+        )
 
     # [impl->RPC-59]
     @property
@@ -165,8 +167,8 @@ class ServiceConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     eventgroups: tuple[EventgroupConfig, ...] = ()
 
     def __post_init__(self) -> None:
-        _check_distinct("events", [(event.id, f"event {event.id:#06x}") for event in self.events])
-        _check_distinct("methods", [(method, f"method {method:#06x}") for method in self.method_ids])
+        _check_distinct("events[{}]", [(event.id, f"event {event.id:#06x}") for event in self.events])
+        _check_distinct("methods[{}]", [(method, f"method {method:#06x}") for method in self.method_ids])
         for key, address in (("remote", self.remote), ("remote_tcp", self.remote_tcp)):
             if address is not None:
                 check_address(key, address)
@@ -195,7 +197,7 @@ class ServiceConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def _check_eventgroups(self) -> None:
         groups = {group for event in self.events for group in event.eventgroup_ids}
         _check_distinct(
-            "eventgroups", [(each.id, f"event group {each.id:#06x}") for each in self.eventgroups]
+            "eventgroups[{}]", [(each.id, f"event group {each.id:#06x}") for each in self.eventgroups]
         )
         for index, group in enumerate(self.eventgroups):
             if group.id not in groups:
@@ -434,11 +436,15 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
             raise ValueError(
                 f'{where}.remote: missing; without sd a service needs its address, such as "10.0.0.2:30501"'
             )
-        for address in (service.remote, *(each.address for each in service.receivers)):
-            if address is not None and parse_address(address) == (self.bind, self.port):
-                raise ValueError(f"{where}: {address} is this endpoint's own bind and port")
+        for key, address in _remote_addresses(service):
+            if key != "remote_tcp" and address == (self.bind, self.port):
+                raise ValueError(
+                    f"{where}.{key}: {address[0]}:{address[1]} is this endpoint's own bind and port"
+                )
         if service.remote_tcp is not None and service.tcp_address == (self.bind, self.tcp_port):
-            raise ValueError(f"{where}: {service.remote_tcp} is this endpoint's own bind and port_tcp")
+            raise ValueError(
+                f"{where}.remote_tcp: {service.remote_tcp} is this endpoint's own bind and port_tcp"
+            )
         provider = service.provider_uuri
         if provider is not None and provider.authority_name in self.authorities:
             raise ValueError(
@@ -447,10 +453,13 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
             )
 
     def _check_ip_versions(self, where: str, service: ServiceConfig) -> None:
-        groups = [parse_group(each.multicast) for each in service.eventgroups]
-        for host, _ in (*_remote_addresses(service), *groups):
+        groups = [
+            (f"eventgroups[{index}]", parse_group(each.multicast))
+            for index, each in enumerate(service.eventgroups)
+        ]
+        for key, (host, _) in (*_remote_addresses(service), *groups):
             if is_ipv6(host) != is_ipv6(self.bind):
-                raise ValueError(f"{where}: {host}: expected the IP version of bind, {self.bind}")
+                raise ValueError(f"{where}.{key}: {host}: expected the IP version of bind, {self.bind}")
 
     def _check_ports(self, where: str, service: ServiceConfig) -> None:
         if service.port is not None and service.port == self.port:
@@ -574,7 +583,7 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
         if self.clients is not None:
             return tuple(map(ipaddress.ip_network, self.clients))
         own = ipaddress.ip_network(self.bind)
-        peers = sorted({host for service in self.services for host, _ in _remote_addresses(service)})
+        peers = sorted({host for service in self.services for _, (host, _) in _remote_addresses(service)})
         return (_LOOPBACK if own.network_address in _LOOPBACK else own, *map(ipaddress.ip_network, peers))
 
 
@@ -608,9 +617,14 @@ def _e2e_without_effect(services: Sequence[ServiceConfig]) -> Iterator[ConfigWar
                 yield ConfigWarning(f"{where}.max_delta_counter", text, f"choose less than {e2e.max_delta}")
 
 
-def _remote_addresses(service: ServiceConfig) -> list[Address]:
-    addresses = [service.remote, service.remote_tcp, *(each.address for each in service.receivers)]
-    return [parse_address(address) for address in addresses if address is not None]
+def _remote_addresses(service: ServiceConfig) -> list[tuple[str, Address]]:
+    """The addresses of the other side, each with its key."""
+    addresses = [
+        ("remote", service.remote),
+        ("remote_tcp", service.remote_tcp),
+        *((f"receivers[{index}]", each.address) for index, each in enumerate(service.receivers)),
+    ]
+    return [(key, parse_address(address)) for key, address in addresses if address is not None]
 
 
 # [impl->RPC-1079, RPC-445, RPC-967, COMPAT-714]
@@ -638,10 +652,11 @@ def _identities(config: SomeipEndpoint) -> Iterable[tuple[Hashable, str]]:
 
 
 def _check_distinct(where: str, identities: Iterable[tuple[Hashable, str]]) -> None:
+    """`where` may have a place {} for the index of the second one."""
     seen: set[Hashable] = set()
-    for identity, name in identities:
+    for index, (identity, name) in enumerate(identities):
         if identity in seen:
-            raise ValueError(f"{where}: {name} is there twice")
+            raise ValueError(f"{where.format(index)}: {name} is there twice")
         seen.add(identity)
 
 

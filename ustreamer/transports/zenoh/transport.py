@@ -124,7 +124,8 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
         try:
             settings = zenoh_config(self._config, self._context.name)
         except UStatusError as error:
-            return [error.message]
+            in_file = self._config.config is not None and str(self._config.config) in error.message
+            return [f"config: {error.message}" if in_file else error.message]
         from ustreamer.transports.zenoh.private_files import unusable_certificates  # imported by `check` only
 
         locators = _listen_locators(settings)

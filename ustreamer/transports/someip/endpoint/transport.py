@@ -269,7 +269,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         try:
             bind_udp((self._config.bind, self._config.port), self._config.socket_marks).close()
         except UStatusError as error:
-            found.append(f"port: {error.message}")
+            found.append(f"{_refused_key(error)}: {error.message}")
         if self._config.listens_over_tcp:
             from ustreamer.transports.someip.io.tcp_connection import open_listener
 
@@ -902,6 +902,13 @@ class SomeipTransport(EndpointTransport, PeerTransport):
             **({} if self._connections is None else self._connections.statistics()),
             **self._inbound.refusals(),
         }
+
+
+def _refused_key(error: UStatusError) -> str:
+    """The key of the setting that kept a UDP socket from its address."""
+    keys = {errno.EADDRNOTAVAIL: "bind", errno.ENODEV: "interface"}
+    cause = error.__cause__
+    return keys.get(cause.errno or 0, "port") if isinstance(cause, OSError) else "port"
 
 
 def _fields_of_ecus(config: SomeipEndpoint) -> Iterable[UUri]:
