@@ -19,7 +19,7 @@ from ustreamer.hooks import PluginContext, hookimpl
 from ustreamer.transport_port import ConfigWarning, NamedPattern
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UStatusError
-from ustreamer.uprotocol.uuri import UUri
+from ustreamer.uprotocol.uuri import FIRST_TOPIC, UUri
 from ustreamer_throttle.gate import DEFAULT_TOLERANCE, MAX_DELAY_NS, MAX_TOLERANCE, NS_PER_MS, Gate, Sampler
 from ustreamer_throttle.pacer import Pacer
 
@@ -54,7 +54,13 @@ class ThrottleConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def warnings(self) -> Sequence[ConfigWarning]:
         """See `ustreamer.hooks.ReviewedConfig`."""
         if self.mode != "latest" or not self.latest:
-            return ()
+            return [
+                ConfigWarning(
+                    f"latest[{index}]", "is no topic: only publications are throttled", "leave it out"
+                )
+                for index, each in enumerate(self.latest)
+                if UUri.parse(each).resource_id < FIRST_TOPIC
+            ]
         text = 'changes nothing: with mode = "latest" every topic is treated so'
         return (ConfigWarning("latest", text, "leave latest out"),)
 

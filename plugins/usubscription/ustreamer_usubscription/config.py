@@ -122,7 +122,11 @@ class UsubscriptionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     def warnings(self) -> Sequence[ConfigWarning]:
         """See `ustreamer.hooks.ReviewedConfig`."""
         lowest = min((each.level for each in self.callers), default=self.permission_levels)
-        return [
+        found = []
+        if self.dispatchers and self.register_policy == "open":
+            text = 'is not used: with register_policy = "open" every caller may register'
+            found.append(ConfigWarning("dispatchers", text, "leave dispatchers out"))
+        return found + [
             ConfigWarning(
                 f"permissions[{index}].level",
                 f"no caller may subscribe these topics: no level of `callers` is at most {each.level}",

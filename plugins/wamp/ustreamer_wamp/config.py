@@ -186,6 +186,9 @@ class WampConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             for index, user in enumerate(self.users)
             if user.salt and user.iterations < MIN_ITERATIONS
         ]
+        if self.tls is not None and not any(each.tls for each in self.listeners):
+            text = "is not used: no address in listen begins with wss:// or rss://"
+            found.append(ConfigWarning("tls", text, "leave tls out"))
         if self.max_sessions_per_address > self.max_sessions:
             text = f"{self.max_sessions_per_address} never applies: max_sessions, {self.max_sessions}, is reached before"
             advice = f"choose at most {self.max_sessions}"

@@ -524,6 +524,15 @@ class SomeipEndpoint(EndpointConfig, frozen=True, kw_only=True, forbid_unknown_f
             found.append(ConfigWarning("port_tcp", text, "leave port_tcp out"))
         if self.tcp != TcpConfig() and not any(each.uses_protocol("tcp") for each in self.services):
             found.append(ConfigWarning("tcp", "is not used: no service uses TCP", "leave tcp out"))
+        found += [
+            ConfigWarning(
+                f"clients[{index}]",
+                f"{network} has no effect: bind, {self.bind}, is of another IP version",
+                "leave it out",
+            )
+            for index, network in enumerate(self.clients or ())
+            if (":" in network) != is_ipv6(self.bind)
+        ]
         found += _e2e_without_effect(self.services)
         if self.sd is False:
             found += [
