@@ -93,6 +93,12 @@ def test_a_file_that_is_not_there_is_a_problem(tmp_path: Path) -> None:
     assert "none.toml" in str(problem)
 
 
+def test_a_pipe_without_a_writer_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.toml")
+    [problem] = check(tmp_path / "pipe.toml", offline=False).problems
+    assert "is no regular file" in str(problem)
+
+
 def test_a_plugin_that_cannot_be_loaded_is_a_problem(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

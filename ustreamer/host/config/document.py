@@ -7,6 +7,7 @@ vehicle.toml:14:1: endpoints.chassis.transport: 'zenho' is not a transport (have
 import datetime as dt
 import os
 import re
+import stat
 import tomllib
 from collections.abc import Iterable
 from functools import cached_property
@@ -214,13 +215,15 @@ class TomlDocument:
 
 
 def read(file: Path) -> TomlDocument:
-    """Read a TOML file in UTF-8 of at most LIMIT_BYTES. Raises ConfigError; no side effects."""
+    """Read a regular file, TOML in UTF-8 of at most LIMIT_BYTES. Raises ConfigError; no side effects."""
 
     def refused(text: str, line: int = 0, suggestion: str = "", column: int = 0) -> ConfigError:
         return ConfigError([Problem(str(file), line, "", "", text, suggestion, column)])
 
     try:
-        with file.open("rb") as stream:
+        with open(file, "rb", opener=_open_at_once) as stream:
+            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                raise refused("is no regular file: expected a configuration file")
             content = stream.read(LIMIT_BYTES + 1)
     except OSError as error:
         raise refused(
@@ -236,6 +239,11 @@ def read(file: Path) -> TomlDocument:
         what = f"byte 0x{content[error.start]:02x} is not UTF-8"
         raise refused(what, line, "save the file as UTF-8", column) from error
     return TomlDocument(file, text)
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Open a file, without a wait for the writer of a pipe."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _suggest_nearby_file(file: Path) -> str:
