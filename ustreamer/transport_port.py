@@ -12,7 +12,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, Protocol, Self, runtime_checkable
 
 import msgspec
 
@@ -144,6 +144,10 @@ class EndpointConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     def __post_init__(self) -> None:
         """Raises ValueError for a rule about a sender that the network cannot verify. A subclass calls it, too."""
         check_sender_rules(self.access, self.known_identities())
+
+    def in_force(self) -> Self:
+        """The section with the values that apply in place of absent keys."""
+        return self
 
     def known_identities(self) -> Sequence[Identity] | None:
         """The identities that the section names; None if the network authenticates no sender."""

@@ -38,7 +38,7 @@ def effective_settings(document: TomlDocument, config: StreamerConfig) -> list[S
     assert isinstance(in_file, Mapping)  # otherwise the check has refused it
     for name, endpoint in config.endpoints.items():
         if name in in_file:
-            settings += _settings(document, ("endpoints", name), _tree(endpoint))
+            settings += _settings(document, ("endpoints", name), _tree(endpoint.in_force()))
     for name, limits in config.egress.items():
         settings += _egress(document, name, limits)
     settings += _settings(document, ("dead_letters",), _tree(config.dead_letters))

@@ -3,7 +3,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, Self
 
 import msgspec
 
@@ -115,6 +115,18 @@ class ZenohEndpoint(EndpointConfig, frozen=True, kw_only=True):
                 f"{place}a Zenoh endpoint without config, listen, connect and scouting has no connection; "
                 f'{verb} listen = ["tcp/127.0.0.1:7447"]'
             )
+
+    def in_force(self) -> Self:
+        """Without a Zenoh configuration file no default of Zenoh applies; with one, absent keys keep its values."""
+        if self.config is not None:
+            return self
+        return msgspec.structs.replace(
+            self,
+            mode=self.mode or "peer",
+            listen=self.listen or (),
+            connect=self.connect or (),
+            scouting=bool(self.scouting),
+        )
 
     def _check_identities(self) -> None:
         if self.identities and self.config is None:

@@ -647,13 +647,13 @@ def _receipt_parts(
 
 
 def _settings(config: ZenohEndpoint) -> dict[str, object]:
-    """Zenoh's paths and values for the keys of our section. Without a file no default of Zenoh applies."""
-    alone = config.config is None
+    """Zenoh's paths and values for the keys of our section."""
+    section = config.in_force()
     settings = {
-        "mode": config.mode or ("peer" if alone else None),
-        "listen/endpoints": config.listen if config.listen is not None or not alone else (),
-        "connect/endpoints": config.connect if config.connect is not None or not alone else (),
-        "scouting/multicast/enabled": config.scouting if config.scouting is not None or not alone else False,
+        "mode": section.mode,
+        "listen/endpoints": section.listen,
+        "connect/endpoints": section.connect,
+        "scouting/multicast/enabled": section.scouting,
     }
     return {path: value for path, value in settings.items() if value is not None}
 
