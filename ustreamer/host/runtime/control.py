@@ -197,7 +197,7 @@ class Control:
         kind = self._streamer.dead_letter_writer.store.get(number).message.attributes.type
         if kind in _CALLS:
             # The caller already has an error response, and would not recognize a response to another id.
-            text = f"is a {kind.name}, which is redriven by its number only"
+            text = f"a {kind.name} is redriven by its number only"
             raise UStatusError(UCode.FAILED_PRECONDITION, text)
 
 
