@@ -40,6 +40,7 @@ COMMANDS = (
     "dead-letters",
     "import",
     "new",
+    "completion",
 )
 HEAD = 'authority = "hpc"\nstate_dir = "state"\n'
 LOCAL = '[endpoints.a]\ntransport = "local"\nnetwork = "cli"\nauthorities = ["hpc"]\n'
@@ -261,6 +262,7 @@ def test_the_exit_codes_match_the_conventions_of_supervisors() -> None:
         "NOT_DRAINED": 75,
         "DENIED": 77,
         "BAD_CONFIG": 78,
+        "INTERRUPTED": 130,
     }
 
 
@@ -671,3 +673,14 @@ def test_without_extras_a_command_ends_with_a_sentence(
     assert done.returncode == code, done.stderr
     assert done.stderr.endswith(sentence)
     assert bool(done.stderr) is bool(sentence)
+
+
+def test_an_interrupt_while_a_streamer_starts_ends_it_without_a_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output
+) -> None:
+    def interrupted(_: Path) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr("ustreamer.host.runtime.process.load", interrupted)
+    assert ended("run", str(tmp_path / "u.toml")) == ExitCode.INTERRUPTED
+    assert capsys.readouterr().err == ""

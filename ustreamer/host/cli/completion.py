@@ -71,8 +71,8 @@ fi
 def add_completion_command(
     commands: "argparse._SubParsersAction[argparse.ArgumentParser]",
 ) -> None:
-    """Add the command, without a line in the help of all commands: packages use it, once."""
-    parser = commands.add_parser("completion", description="print a script for completion, or a manual page")
+    about = "print a script for completion, or a manual page"
+    parser = commands.add_parser("completion", help=about, description=about)
     parser.add_argument(
         "form", choices=("bash", "zsh", "man"), help="a script for bash or zsh, or a manual page"
     )

@@ -43,6 +43,7 @@ class ExitCode(IntEnum):
     NOT_DRAINED = 75
     DENIED = 77
     BAD_CONFIG = 78
+    INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -56,6 +57,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `ustreamer ... | head`
         _discard_output(sys.stdout)
         return ExitCode.FAILURE
+    except KeyboardInterrupt:  # while a command starts: a running one has a handler
+        return ExitCode.INTERRUPTED
     except Exception as error:
         exit_code = _exit_code_of(error)
         if exit_code is None:
@@ -133,13 +136,17 @@ def parser(command: str = "") -> argparse.ArgumentParser:
     Only the latter has the commands of plugins.
     """
     top: argparse.ArgumentParser = _Parser(
-        prog="ustreamer", formatter_class=_OneLineHelpFormatter, add_help=False
+        prog="ustreamer",
+        usage="ustreamer [--help] [--version] COMMAND ...",
+        formatter_class=_OneLineHelpFormatter,
+        add_help=False,
     )
-    # The usage has -h: a line less, so that the list of commands fits on a screen.
+    # The usage has both options, so that the list of commands fits on a screen.
     top.add_argument("-h", "--help", action="help", help=argparse.SUPPRESS)
-    top.add_argument("--version", action="version", version=f"ustreamer {__version__}")
+    version = f"ustreamer {__version__}"
+    top.add_argument("--version", action="version", version=version, help=argparse.SUPPRESS)
     title = "commands of the uProtocol dispatcher of a vehicle gateway"
-    commands = top.add_subparsers(title=title, metavar="COMMAND", required=True)
+    commands = top.add_subparsers(prog="ustreamer", title=title, metavar="COMMAND", required=True)
     if command in _COMMANDS:
         _COMMANDS[command](commands)
         return top
