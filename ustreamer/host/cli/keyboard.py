@@ -9,11 +9,11 @@ import termios
 import tty
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import Event, Thread, main_thread
+from threading import Thread, main_thread
 from types import FrameType
 from typing import Final
 
-_POLL_S: Final = 0.2
+_JOIN_S: Final = 1.0
 
 
 @contextmanager
@@ -45,24 +45,27 @@ def _reading_keys(key: str) -> Iterator[None]:
     except (OSError, ValueError, termios.error):
         yield
         return
-    ended = Event()
+    ended, end = os.pipe()
     reader = Thread(target=_interrupt_at, args=(terminal, key.encode(), ended), name="keys", daemon=True)
     try:
         tty.setcbreak(terminal)
         reader.start()
         yield
     finally:
-        ended.set()
+        os.close(end)
+        reader.join(_JOIN_S)
+        os.close(ended)
         termios.tcsetattr(terminal, termios.TCSADRAIN, settings)
 
 
-def _interrupt_at(terminal: int, key: bytes, ended: Event) -> None:
-    """Interrupt the main thread, which may wait in a system call, once the key is pressed."""
-    while not ended.is_set():
-        if not select.select([terminal], [], [], _POLL_S)[0]:
-            continue
+def _interrupt_at(terminal: int, key: bytes, ended: int) -> None:
+    """Interrupt the main thread, which may wait in a system call, once the key is pressed; end when `ended` closes."""
+    while True:
+        readable, _, _ = select.select([terminal, ended], [], [])
+        if ended in readable:
+            return
         typed = os.read(terminal, 64)
-        if ended.is_set() or not typed:
+        if not typed:
             return
         if key in typed:
             signal.pthread_kill(main_thread().ident or 0, signal.SIGINT)
