@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The requests for the pages of a list: which answers count, and how long the next request waits."""
+
+from ustreamer_usubscription.external.list_requests import MAX_ANSWER_NS, MAX_OPEN, ListRequests
+
+from ustreamer.uprotocol.uuid import UUID
+
+IDS = [UUID(number, 0) for number in range(2 * MAX_OPEN)]
+SECOND_NS = 1_000_000_000
+
+
+def test_each_answer_to_a_request_for_the_page_counts_also_a_late_one() -> None:
+    requests = ListRequests()
+    requests.add(IDS[0], 3, 0)
+    requests.add(IDS[1], 4, 1)
+    assert requests.is_awaiting_other(3)
+    assert [requests.version_of(each) for each in (*IDS[:3], None)] == [3, 4, None, None]
+    requests.remove(IDS[1])
+    assert requests.version_of(IDS[1]) is None
+    assert not requests.is_awaiting_other(3)
+
+
+def test_answers_to_an_earlier_page_do_not_count() -> None:
+    requests = ListRequests()
+    requests.add(IDS[0], 3, 0)
+    requests.end_page()
+    assert not requests.is_awaiting
+    assert requests.version_of(IDS[0]) is None
+    requests.add(IDS[1], 3, 1)
+    assert (requests.is_awaiting, requests.version_of(IDS[1])) == (True, 3)
+
+
+def test_the_pause_is_twice_the_time_of_an_answer_since_the_answer_before() -> None:
+    requests = ListRequests()
+    for number in range(3):
+        requests.add(IDS[number], 3, 0)
+    requests.on_answer(IDS[0], 2 * SECOND_NS)
+    assert requests.pause_ns == 4 * SECOND_NS
+    requests.on_answer(IDS[1], 3 * SECOND_NS)
+    assert requests.pause_ns == 2 * SECOND_NS
+    requests.on_answer(UUID(1, 1), 9 * SECOND_NS)  # of no request
+    assert requests.pause_ns == 2 * SECOND_NS
+    requests.on_answer(IDS[2], 3 * SECOND_NS + 2 * MAX_ANSWER_NS)
+    assert requests.pause_ns == 2 * MAX_ANSWER_NS
+
+
+def test_at_most_the_latest_requests_are_remembered() -> None:
+    requests = ListRequests()
+    for each in IDS:
+        requests.add(each, 3, 0)
+    assert [requests.version_of(each) for each in IDS] == [None] * MAX_OPEN + [3] * MAX_OPEN
