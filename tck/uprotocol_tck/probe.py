@@ -232,7 +232,19 @@ class Entity:
         self.network = network
         self.address = address
         self.inbox = Inbox(str(address), network.stop)
-        self._undeclare = [network.listen(ANYTHING, address, self.inbox)]
+        self._undeclare: list[Callable[[], object]] = []
+        self._patterns: list[tuple[Uri, Uri | None]] = []
+        self._receive(ANYTHING, address)
+
+    def _receive(self, source: Uri, sink: Uri | None) -> None:
+        self._patterns.append((source, sink))
+        self._undeclare.append(self.network.listen(source, sink, self.inbox))
+
+    def listen_again(self) -> None:
+        """Receive the same in a new session of the network."""
+        self._undeclare = [
+            self.network.listen(source, sink, self.inbox) for source, sink in self._patterns
+        ]
 
     def close(self) -> None:
         for undeclare in self._undeclare:
@@ -287,11 +299,11 @@ class Entity:
 
     def listen(self, topic: Uri) -> None:
         """Receive the publications of a topic, too."""
-        self._undeclare.append(self.network.listen(topic, None, self.inbox))
+        self._receive(topic, None)
 
     def serve(self, method: Uri) -> None:
         """Receive the requests of a method, too."""
-        self._undeclare.append(self.network.listen(ANYTHING, method, self.inbox))
+        self._receive(ANYTHING, method)
 
     def call(self, method: Uri, payload: bytes = b"", **changed: Any) -> Received:
         """Send a request and wait for its response, of any outcome."""

@@ -240,9 +240,9 @@ class World:
         """The uSubscription of the other device, as a client of the subject's."""
         return self._far_client(Uri(self.options.other, 0, self.dialect.version))
 
-    def far_client(self) -> Application:
+    def far_client(self, address: Uri | None = None) -> Application:
         """A new entity of the other device that uses the subject's uSubscription."""
-        return self._far_client(self._names.entity(self.options.other))
+        return self._far_client(address or self._names.entity(self.options.other))
 
     def _far_client(self, address: Uri) -> Application:
         made = Application(self.far, address, self.dialect)
@@ -294,8 +294,27 @@ class World:
 
     # --- the subject --------------------------------------------------------------------------------------------------
 
-    def restart(self) -> None:
-        """Restart the subject, and wait until it answers again."""
+    def restart(self) -> float:
+        """Restart the subject, and wait until it answers again. All entities of the case listen again.
+
+        Returns the monotonic time since which the other device has received nothing of before the restart.
+        """
+        if self._far not in {None, self.near}:
+            self.far.leave()
+        left_at = time.monotonic()
+        self._run_restart_command()
+        self.near.leave()
+        for network in {self.near, self._far} - {None}:
+            assert network is not None
+            network.return_()
+        if self._remote:
+            self._remote.listen()
+        for each in self._entities:
+            each.listen_again()
+        self.wait_answering()
+        return left_at
+
+    def _run_restart_command(self) -> None:
         command = self.options.restart
         try:
             done = subprocess.run(
@@ -311,13 +330,6 @@ class World:
             raise CaseFailed(f"--restart does not end within {RESTART_S:g} s") from None
         if done.returncode:
             raise CaseFailed(f"--restart exits with {done.returncode}: {done.stderr.strip()[-200:]}")
-        for network in {self.near, self._far} - {None}:
-            assert network is not None
-            network.leave()
-            network.return_()
-        if self._remote:
-            self._remote.listen()
-        self.wait_answering()
 
     def wait_answering(self) -> None:
         """Wait until the uSubscription of the subject answers."""

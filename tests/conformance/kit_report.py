@@ -14,7 +14,7 @@ PAGE_FILE: Final = Path("docs/conformance-kit.md")
 RESULTS_FILE: Final = Path("tests/conformance/kit_results.json")
 _COLUMNS: Final = 118
 
-_PAGE_HEAD: Final = """\
+_PAGE_HEAD: Final = f"""\
 <!-- SPDX-License-Identifier: Apache-2.0 -->
 <!-- Made by `python -m tests.conformance.kit_trials`; a test compares it with the mutants and the stored results. -->
 # The test kit, tested
@@ -22,7 +22,7 @@ _PAGE_HEAD: Final = """\
 [tck](../tck/README.md) judges a uSubscription or a streamer from outside. Two trials judge the kit:
 
 ```sh
-python -m tests.conformance.kit_trials mutants    # 47 streamers with one defect each, about five minutes
+python -m tests.conformance.kit_trials mutants    # {len(MUTANTS)} streamers with one defect each, about ten minutes
 python -m tests.conformance.kit_trials alarms     # 20 runs against the correct streamer next to two busy loops
 ```
 """

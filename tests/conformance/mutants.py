@@ -10,6 +10,8 @@ _OPERATIONS: Final = "plugins/usubscription/ustreamer_usubscription/requests/ope
 _PLUGIN: Final = "plugins/usubscription/ustreamer_usubscription/plugin.py"
 _UPDATES: Final = "plugins/usubscription/ustreamer_usubscription/requests/updates.py"
 _LIFECYCLE: Final = "plugins/usubscription/ustreamer_usubscription/model/lifecycle.py"
+_RECORDS: Final = "plugins/usubscription/ustreamer_usubscription/store/records.py"
+_COMMITTER: Final = "plugins/usubscription/ustreamer_usubscription/store/committer.py"
 _OBSERVERS: Final = "plugins/usubscription/ustreamer_usubscription/model/observers.py"
 _DIRECTORY: Final = "plugins/usubscription/ustreamer_usubscription/directory.py"
 _TRANSACTION: Final = "plugins/usubscription/ustreamer_usubscription/store/transaction.py"
@@ -21,6 +23,16 @@ _THROTTLE: Final = "plugins/throttle/ustreamer_throttle/plugin.py"
 _BROKER: Final = "plugins/wamp/ustreamer_wamp/broker.py"
 _WAMP_SESSION: Final = "plugins/wamp/ustreamer_wamp/session.py"
 _ZENOH: Final = "ustreamer/transports/zenoh"
+
+_REMOTE_AT_START: Final = """\
+            self._remote_topics.load_stored()
+            # The configuration may have changed which topics are remote; a salvaged store may have lost one record of
+            # two.
+            self._topics_to_reconcile.update(
+                self._state.remote_states, stored.topics_of_other_authorities(self._served_authorities)
+            )
+"""
+"""A start requests the remote topics again."""
 
 
 class Mutant(NamedTuple):
@@ -95,6 +107,14 @@ MUTANTS: Final = (
         "    if not topic.is_topic:\n",
         "    if False:\n",
     ),
+    Mutant(
+        "a Subscribe without an expiration keeps the earlier one",
+        _TRANSACTION,
+        "        self.subscriptions.set_value(entry.pair, entry)",
+        "        if before is not None and entry.expire_ms is None:\n"
+        "            entry = replace(entry, expire_ms=before.expire_ms)\n"
+        "        self.subscriptions.set_value(entry.pair, entry)",
+    ),
     # --- lists --------------------------------------------------------------------------------------------------------
     Mutant(
         "an offset skips one entry too few",
@@ -125,6 +145,27 @@ MUTANTS: Final = (
         _V4,
         "        return directory.subscribed_by(subscribers)\n    return directory\n",
         "        return directory.subscribed_by(subscribers)\n    return ()\n",
+    ),
+    Mutant(
+        "a list ends after 20 entries and announces no more records",
+        _V3,
+        "return page, True if next(rest, None) is not None else None",
+        "return page[:20], None",
+    ),
+    Mutant(
+        "a list of subscriptions ignores the authority and the version of the subscriber",
+        _DIRECTORY,
+        "return sorted(self._by_subscriber.get(subscriber, {}).values(), key=_topic_text)",
+        "found = [found for each, found in self._by_subscriber.items() if each.ue_id == subscriber.ue_id]\n"
+        "        return sorted((entry for each in found for entry in each.values()), key=_topic_text)",
+    ),
+    Mutant(
+        "a list of subscribers has none of other devices",
+        _V3,
+        "        entry.subscriber for entry in state.directory.subscribers(_requested_topic(request, call))\n",
+        "        entry.subscriber\n"
+        "        for entry in state.directory.subscribers(_requested_topic(request, call))\n"
+        "        if entry.subscriber.authority_name in call.serves\n",
     ),
     # --- changes ------------------------------------------------------------------------------------------------------
     Mutant(
@@ -162,6 +203,32 @@ MUTANTS: Final = (
         _V3,
         "    transaction.unregister_observer((topic, call.caller))\n",
         "",
+    ),
+    Mutant(
+        "subscribers of other devices are not notified",
+        _UPDATES,
+        "if change.notifies_subscriber and change.entry.version == version:",
+        "if (\n            change.notifies_subscriber\n            and change.entry.version == version\n"
+        "            and change.entry.subscriber.authority_name == authority\n        ):",
+    ),
+    Mutant(
+        "the entity that unsubscribes in version 3 is not notified",
+        _V3,
+        "    transaction.remove_subscription((topic, call.caller))\n",
+        "    transaction.remove_subscription((topic, call.caller), notifies_subscriber=False)\n",
+    ),
+    Mutant(
+        "Unsubscribe of version 3 ends the registration of its caller",
+        _V3,
+        "    transaction.remove_subscription((topic, call.caller))\n",
+        "    transaction.remove_subscription((topic, call.caller))\n"
+        "    transaction.unregister_observer((topic, call.caller))\n",
+    ),
+    Mutant(
+        "registered entities are not notified of the end at an expiration",
+        _SERVICE,
+        "SubscriptionStatusChange(entry, Status.UNSUBSCRIBED, observers_of(entry.topic), reason)",
+        "SubscriptionStatusChange(entry, Status.UNSUBSCRIBED, (), reason)",
     ),
     # --- remote topics ------------------------------------------------------------------------------------------------
     Mutant(
@@ -218,6 +285,22 @@ MUTANTS: Final = (
         "    if code in NOT_DELIVERED:\n        return RemoteReply(None)",
         "    if code in NOT_DELIVERED - {UCode.DEADLINE_EXCEEDED}:\n        return RemoteReply(None)",
     ),
+    Mutant(
+        "a remote topic whose Subscribe is answered SUBSCRIBE_PENDING counts as SUBSCRIBED",
+        _REMOTE,
+        "    Status.SUBSCRIBE_PENDING: LifecycleEvent.REMOTE_PENDING,\n    Status.UNSUBSCRIBED",
+        "    Status.SUBSCRIBE_PENDING: LifecycleEvent.REMOTE_SUBSCRIBED,\n    Status.UNSUBSCRIBED",
+    ),
+    Mutant(
+        "an Unsubscribe that was not delivered is not repeated",
+        _REMOTE,
+        "                self._calls.on_failure(remote_call, now_ns, _jitter(reqid))\n        self._responses.clear()",
+        "                if method_of(remote_call) is UsubscriptionMethod.UNSUBSCRIBE:\n"
+        "                    self._forget(remote_call.key)\n"
+        "                else:\n"
+        "                    self._calls.on_failure(remote_call, now_ns, _jitter(reqid))\n"
+        "        self._responses.clear()",
+    ),
     # --- lifecycle, reset and restart ---------------------------------------------------------------------------------
     Mutant(
         "any entity may create and deprecate a topic",
@@ -249,6 +332,41 @@ MUTANTS: Final = (
         _SERVICE,
         "            self._directory.load_stored(stored)\n",
         "",
+    ),
+    Mutant(
+        "Reset leaves the stored subscriptions",
+        _COMMITTER,
+        "    subscriptions = dict.fromkeys(pending_deletes) | transaction.subscriptions.changes\n",
+        "    changes = {} if transaction.executed_resets else transaction.subscriptions.changes\n"
+        "    subscriptions = dict.fromkeys(pending_deletes) | changes\n",
+    ),
+    Mutant(
+        "a restart forgets the rate of a subscription",
+        _RECORDS,
+        "key, _encode(SubscriptionBody(entry.expire_ms, entry.period_ns, entry.details, entry.version))",
+        "key, _encode(SubscriptionBody(entry.expire_ms, 0, entry.details, entry.version))",
+    ),
+    Mutant(
+        "a restart forgets when subscriptions expire",
+        _DIRECTORY,
+        "self._deadlines = DeadlineQueue(_expiries(compact.expiring()))",
+        "self._deadlines = DeadlineQueue(())",
+    ),
+    Mutant(
+        "remote topics are not requested again after a restart",
+        _SERVICE,
+        _REMOTE_AT_START,
+        "",
+    ),
+    Mutant(
+        "remote topics are not unsubscribed again after a restart",
+        _SERVICE,
+        _REMOTE_AT_START,
+        "            self._topics_to_reconcile.update(\n"
+        "                topic\n"
+        "                for topic in self._state.remote_states\n"
+        "                if self._state.remote_states.find(topic) is not Status.UNSUBSCRIBE_PENDING\n"
+        "            )\n",
     ),
     Mutant(
         "a commit does not wait for the disk",
@@ -313,6 +431,18 @@ MUTANTS: Final = (
         "        early = int(self._tolerance * period_ns)\n",
         "        early = int(self._tolerance * period_ns * 1.1)\n",
         unseen="The rate stays the same, and the gap of two messages is inside the bound that the rule permits.",
+    ),
+    Mutant(
+        "a maximum frequency is rounded up to whole Hz",
+        "ustreamer/core/routing/usubscription_codec.py",
+        "    return max(sampled, period_of(hertz))",
+        "    return max(sampled, period_of(-(-hertz // 1)))",
+    ),
+    Mutant(
+        "an UNSUBSCRIBE of WAMP ends the subscriptions of all sessions",
+        _BROKER,
+        "        if not subscription.subscribers:\n            self._remove(subscription)\n        return subscription",
+        "        subscription.subscribers.clear()\n        self._remove(subscription)\n        return subscription",
     ),
     Mutant(
         "each SUBSCRIBE of WAMP has a new id",

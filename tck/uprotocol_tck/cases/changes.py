@@ -3,7 +3,7 @@
 
 from typing import Final
 
-from uprotocol_tck.case import case, check, check_equal
+from uprotocol_tck.case import Need, case, check, check_equal
 from uprotocol_tck.probe import Received
 from uprotocol_tck.uprotocol import MIN_TOPIC, Kind
 from uprotocol_tck.usubscription import CHANGES, State
@@ -24,6 +24,29 @@ def a_subscriber_is_notified_of_its_subscription(world: World) -> None:
     app.subscribe(topic)
     change = app.wait_change(topic, State.SUBSCRIBED)
     check_equal(change.subscriber, app.address, "the subscriber in the notification")
+
+
+@case(
+    "req~usubscription-subscribe-notifications~1",
+    "dsn~usubscription-change-notification-update~1",
+    versions=BOTH,
+    needs=[Need.OTHER],
+)
+def a_subscriber_of_another_device_is_notified(world: World) -> None:
+    """A subscriber of another device is notified of the changes of its own subscription, too."""
+    app, topic = world.far_client(), world.topic()
+    app.subscribe(topic)
+    check_equal(app.wait_change(topic, State.SUBSCRIBED).subscriber, app.address, "the notified subscriber")
+
+
+@case("dsn~usubscription-change-notification-update~1", versions=(3,))
+def the_entity_that_unsubscribes_is_notified(world: World) -> None:
+    """A subscriber is notified of its own Unsubscribe, here while the topic has another subscriber."""
+    app, stays, topic = world.app(), world.app(), world.topic()
+    for each in (app, stays):
+        each.subscribe(topic)
+    app.unsubscribe(topic)
+    app.wait_change(topic, State.UNSUBSCRIBED, app.address)
 
 
 @case(
@@ -143,6 +166,19 @@ def a_registered_entity_is_notified_of_every_subscriber(world: World) -> None:
     first.unsubscribe(topic)
     producer.wait_change(topic, State.UNSUBSCRIBED, first.address)
     check_equal(producer.changes(topic.at(0x8002)), [], "notifications of another topic")
+
+
+@case("req~usubscription-register-notifications~1", versions=(3,))
+def a_registration_remains_after_an_unsubscribe(world: World) -> None:
+    """An entity that registered is notified until it unregisters, also after it has ended its own subscription."""
+    stays, later, topic = world.app(), world.app(), world.topic()
+    producer = world.app(topic.at(0))
+    producer.register(topic)
+    for each in (producer, stays):
+        each.subscribe(topic)
+    producer.unsubscribe(topic)
+    later.subscribe(topic)
+    producer.wait_change(topic, State.SUBSCRIBED, later.address)
 
 
 def _register(app: Application, topic: object) -> Received:

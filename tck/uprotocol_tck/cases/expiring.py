@@ -28,23 +28,33 @@ def a_subscription_ends_at_its_expiration(world: World) -> None:
     check(world.now_ms() >= expire_ms - EARLY_MS, "the subscription ended before its expiration")
 
 
-@case("req~usubscription-subscribe-expiration~1", versions=(4,))
+@case(
+    "req~usubscription-subscribe-expiration~1", "req~usubscription-register-notifications~1", versions=(4,)
+)
 def the_end_at_the_expiration_is_notified(world: World) -> None:
-    """The status of a subscription that expires becomes UNSUBSCRIBED, which its subscriber is notified of."""
-    app, topic = world.app(), world.topic()
+    """The subscriber, and each entity that registered, is notified of the end of a subscription that expires."""
+    app, observer, topic = world.app(), world.app(), world.topic()
+    observer.register(topic)
     app.subscribe(topic, expire_ms=world.soon_ms())
-    app.wait_change(topic, State.UNSUBSCRIBED)
+    for each in (app, observer):
+        each.wait_change(topic, State.UNSUBSCRIBED, app.address)
 
 
 @case("req~usubscription-subscribe-no-expiration~1", versions=BOTH)
 def a_subscription_without_expiration_has_no_end(world: World) -> None:
-    """A subscription without an expiration is listed without one, and stays when others end."""
-    app, other, topic = world.app(), world.app(), world.topic()
-    app.subscribe(topic)
-    other.subscribe(topic, expire_ms=world.soon_ms())
+    """A subscription without an expiration is listed without one, and stays when others end.
+
+    So is one whose subscriber had an expiration, and subscribed again without one.
+    """
+    app, again, other, topic = world.app(), world.app(), world.app(), world.topic()
+    soon_ms = world.soon_ms()
+    again.subscribe(topic, expire_ms=soon_ms)
+    for each in (app, again):
+        each.subscribe(topic)
+    other.subscribe(topic, expire_ms=soon_ms)
     other.wait_state(topic, State.UNSUBSCRIBED)
-    (listed,) = app.subscriptions(topic)
-    check_equal((listed.subscriber, listed.expire_ms), (app.address, None), "the listed subscription")
+    listed = {each.subscriber: each.expire_ms for each in app.subscriptions(topic)}
+    check_equal(set(listed.items()), {(app.address, None), (again.address, None)}, "the listed expirations")
 
 
 @case("req~usubscription-subscribe-expiration-extension~1", versions=BOTH)

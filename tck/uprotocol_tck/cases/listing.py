@@ -3,13 +3,15 @@
 
 from typing import Final
 
-from uprotocol_tck.case import Findings, case, check, check_equal
+from uprotocol_tck.case import Findings, Need, case, check, check_equal
 from uprotocol_tck.protobuf import field
 from uprotocol_tck.uprotocol import ANY_AUTHORITY, ANY_ENTITY, ANY_RESOURCE, ANY_VERSION, Code, Uri
 from uprotocol_tck.usubscription import VERSION_3, State
 from uprotocol_tck.world import Application, World
 
 SUBSCRIBERS: Final = 5
+MANY: Final = 60
+"""More entries than a list of some services holds."""
 
 
 def _subscribers(world: World, topic: Uri, count: int = SUBSCRIBERS) -> list[Application]:
@@ -65,11 +67,20 @@ def fetch_subscribers_leaves_out_the_entries_before_the_offset(world: World) -> 
 def fetch_subscribers_announces_more_records_only_if_there_are(world: World) -> None:
     """FetchSubscribers sets has_more_records if its list is incomplete; a complete list does not have it."""
     topic = world.topic()
-    apps = _subscribers(world, topic)
+    apps = _subscribers(world, topic, MANY)
     method = apps[0].dialect.methods.fetch_subscribers
     response = apps[0].ask_ok(method, VERSION_3.topic_request(topic))
     is_complete = len(VERSION_3.read_subscribers(response.payload)) == len(apps)
     check_equal(VERSION_3.has_more(response.payload), not is_complete, "has_more_records")
+
+
+@case("req~usubscription-fetch-subscribers~1", versions=(3,), needs=[Need.OTHER])
+def fetch_subscribers_lists_those_of_other_devices(world: World) -> None:
+    """FetchSubscribers lists all subscribers of a topic, also those of another device."""
+    app, far, topic = world.app(), world.far_client(), world.topic()
+    for each in (app, far):
+        each.subscribe(topic)
+    check_equal(set(_fetch_subscribers(app, topic)), {app.address, far.address}, "the subscribers")
 
 
 @case(
@@ -92,6 +103,28 @@ def fetch_subscriptions_lists_what_a_subscriber_has_subscribed(world: World) -> 
     app.subscribe(topic, expire_ms=expire_ms, period_ms=35)
     (changed,) = [each for each in app.subscriptions(topic) if each.subscriber == app.address]
     check_equal((changed.expire_ms, changed.period_ms), (expire_ms, 35), "the listed attributes")
+
+
+@case("req~usubscription-fetch-subscriptions-by-subscriber~1", versions=(3,))
+def fetch_subscriptions_tells_the_versions_of_an_entity_apart(world: World) -> None:
+    """FetchSubscriptions with a subscriber lists nothing of another major version of the same entity."""
+    app = world.app()
+    _check_apart(app, world.app(app.address._replace(version=app.address.version + 1)), world.topic())
+
+
+@case("req~usubscription-fetch-subscriptions-by-subscriber~1", versions=(3,), needs=[Need.OTHER])
+def fetch_subscriptions_tells_the_devices_of_an_entity_apart(world: World) -> None:
+    """FetchSubscriptions with a subscriber lists nothing of the same entity of another device."""
+    app = world.app()
+    _check_apart(app, world.far_client(app.address._replace(authority=world.options.other)), world.topic())
+
+
+def _check_apart(app: Application, twin: Application, topic: Uri) -> None:
+    app.subscribe(topic)
+    twin.subscribe(topic.at(0x8002))
+    for each, subscribed in ((app, topic), (twin, topic.at(0x8002))):
+        listed = [(one.topic, one.subscriber) for one in app.subscriptions(subscriber=each.address)]
+        check_equal(listed, [(subscribed, each.address)], f"the subscriptions of {each.address}")
 
 
 @case("req~usubscription-fetch-subscriptions-by-topic~1", versions=(3,))
@@ -128,11 +161,11 @@ def fetch_subscriptions_leaves_out_the_entries_before_the_offset(world: World) -
 @case("req~usubscription-fetch-subscriptions-has-more-records~1", versions=(3,))
 def fetch_subscriptions_announces_more_records_only_if_there_are(world: World) -> None:
     """FetchSubscriptions sets has_more_records if its list is incomplete; a complete list does not have it."""
-    topic = world.topic()
-    apps = _subscribers(world, topic)
-    app = apps[0]
-    response = app.ask_ok(app.dialect.methods.fetch_subscriptions, app.dialect.fetch(topic, None))
-    is_complete = len(VERSION_3.read_list(response.payload)) == len(apps)
+    app = world.app()
+    for _ in range(MANY):
+        app.subscribe(world.topic())
+    response = app.ask_ok(app.dialect.methods.fetch_subscriptions, app.dialect.fetch(None, app.address))
+    is_complete = len(VERSION_3.read_list(response.payload)) == MANY
     check_equal(VERSION_3.has_more(response.payload), not is_complete, "has_more_records")
 
 

@@ -53,3 +53,28 @@ def a_forwarded_subscribe_is_repeated_when_the_network_returns(world: World) -> 
         world.quiet()
     world.remote.wait_call(topic, subscribe=True)  # not held: a subject may repeat it, and each is answered
     app.wait_state(topic, State.SUBSCRIBED)
+
+
+@case(
+    "req~usubscription-unsubscribe-last-remote~1",
+    "req~usubscription-remote-retry-indefinitely~1",
+    "LIF-18",
+    versions=(3, 4),
+    needs=AWAY,
+    disturbs=True,
+)
+def a_forwarded_unsubscribe_is_repeated_when_the_network_returns(world: World) -> None:
+    """An Unsubscribe that was not sent, or that expired on the path, is sent when the other network is there again."""
+    app, unsent, expired = world.app(), world.other_topic(), world.other_topic()
+    for each in (unsent, expired):
+        app.subscribe(each)
+        app.wait_state(each, State.SUBSCRIBED)
+    world.remote.hold(expired)
+    app.unsubscribe(expired)
+    world.remote.wait_call(expired, subscribe=False).fail(Code.DEADLINE_EXCEEDED)
+    world.quiet()
+    with world.far_network_away():
+        app.unsubscribe(unsent)
+        world.quiet()
+    world.remote.wait_call(unsent, subscribe=False)
+    world.remote.wait_call(expired, subscribe=False, count=2)

@@ -89,6 +89,21 @@ def all_subscribers_take_the_granted_status(world: World) -> None:
 
 
 @case("req~usubscription-subscribe-remote-response~1", versions=BOTH, needs=OTHER)
+def all_subscribers_take_the_pending_status(world: World) -> None:
+    """Every subscription of the topic takes the status in the response of the other device: SUBSCRIBE_PENDING."""
+    first, second, topic, fence = world.app(), world.app(), world.other_topic(), world.other_topic()
+    world.remote.hold(topic)
+    for each in (first, second):
+        each.subscribe(topic)
+    world.remote.wait_call(topic, subscribe=True).answer(State.SUBSCRIBE_PENDING)
+    first.subscribe(fence)  # granted by an answer after that one
+    first.wait_state(fence, State.SUBSCRIBED)
+    world.quiet()
+    for each in (first, second):
+        check_equal(each.state_of(topic), State.SUBSCRIBE_PENDING, "the listed state")
+
+
+@case("req~usubscription-subscribe-remote-response~1", versions=BOTH, needs=OTHER)
 def only_the_usubscription_of_the_other_device_answers(world: World) -> None:
     """The status is that of the uSubscription of the other device: a response of another entity does not count."""
     app, forger, topic = world.app(), world.far_app(), world.other_topic()

@@ -62,3 +62,21 @@ def a_reset_ends_all_subscriptions_and_registrations(world: World) -> None:
 def a_reset_of_version_4_ends_all_subscriptions_and_registrations(world: World) -> None:
     """Reset, method 6 with empty messages, ends every subscription and registration, and notifies the subscribers."""
     _check_reset(world)
+
+
+@case("req~usubscription-reset~1", versions=BOTH, needs=[Need.RESET, Need.OTHER, Need.RESTART], disturbs=True)
+def what_a_reset_ended_does_not_return(world: World) -> None:
+    """Reset flushes the stored subscriptions and registrations, too: none returns after a restart."""
+    app, observer, topic = world.app(), world.app(), world.topic()
+    app.subscribe(topic)
+    observer.register(topic)
+    other = world.far_usubscription()
+    other.ask_ok(other.dialect.methods.reset, b"")
+    world.restart()
+    check_equal(app.subscriptions(topic), [], "the subscriptions after the restart")
+    later = world.app()
+    later.subscribe(topic)
+    later.wait_change(topic, State.SUBSCRIBED)
+    world.quiet()
+    found = observer.changes(topic, later.address)
+    check_equal(found, [], "notifications of an entity whose registration has ended")

@@ -17,23 +17,23 @@ from uprotocol_tck.world import World
     disturbs=True,
 )
 def subscriptions_remain_after_a_restart(world: World) -> None:
-    """A subscription remains after a restart, with its expiration; one that was ended does not return."""
+    """A subscription remains after a restart, with its attributes; one that was ended does not return."""
     app, left, topic = world.app(), world.app(), world.topic()
     timed = topic.at(0x8002)
     expire_ms = world.now_ms() + 3_600_000
     app.subscribe(topic)
-    app.subscribe(timed, expire_ms=expire_ms)
+    app.subscribe(timed, expire_ms=expire_ms, period_ms=45)
     left.subscribe(topic)
     left.unsubscribe(topic)
     world.restart()
-    again = world.app(app.address)
     listed = {
-        each.topic: (each.state, each.expire_ms) for each in again.subscriptions(subscriber=app.address)
+        each.topic: (each.state, each.expire_ms, each.period_ms or None)
+        for each in app.subscriptions(subscriber=app.address)
     }
-    expected = {topic: (State.SUBSCRIBED, None), timed: (State.SUBSCRIBED, expire_ms)}
+    expected = {topic: (State.SUBSCRIBED, None, None), timed: (State.SUBSCRIBED, expire_ms, 45)}
     check(listed == expected, f"the listed subscriptions: {listed}, expected {expected}")
-    check_equal([each.subscriber for each in again.subscriptions(topic)], [app.address], "the subscribers")
-    check_equal(again.subscribe(topic), State.SUBSCRIBED, "the response to Subscribe")
+    check_equal([each.subscriber for each in app.subscriptions(topic)], [app.address], "the subscribers")
+    check_equal(app.subscribe(topic), State.SUBSCRIBED, "the response to Subscribe")
 
 
 @case(
@@ -52,6 +52,44 @@ def a_topic_is_forwarded_after_a_restart_without_another_subscribe(world: World)
     listener.network.wait_declared()
     sent = publisher.publish(route.topic, b"event")
     check_equal(ids(listener.wait_events(route.topic)), [sent], "the publications that arrived")
+
+
+@case("req~usubscription-subscribe-expiration~1", versions=(3, 4), needs=[Need.RESTART], disturbs=True)
+def a_subscription_ends_at_its_expiration_after_a_restart(world: World) -> None:
+    """A subscription that expires after a restart, or during it, ends."""
+    app, topic = world.app(), world.topic()
+    app.subscribe(topic, expire_ms=world.soon_ms())
+    world.restart()
+    app.wait_state(topic, State.UNSUBSCRIBED)
+
+
+@case(
+    "req~usubscription-subscribe-persistency~1",
+    "LIF-18",
+    versions=(3, 4),
+    needs=[Need.RESTART, Need.OTHER_NETWORK],
+    disturbs=True,
+)
+def pending_calls_are_repeated_after_a_restart(world: World) -> None:
+    """A Subscribe and an Unsubscribe without an answer are sent again when subject and other device are linked again."""
+    app, wanted, left = world.app(), world.other_topic(), world.other_topic()
+    app.subscribe(left)
+    app.wait_state(left, State.SUBSCRIBED)
+    for each in (wanted, left):
+        world.remote.hold(each)
+    app.subscribe(wanted)
+    app.unsubscribe(left)
+    pending = ((wanted, True), (left, False))
+    for topic, subscribe in pending:
+        world.remote.wait_call(topic, subscribe=subscribe)
+    left_at = world.restart()
+    for topic, subscribe in pending:
+        before = [
+            each
+            for each in world.remote.calls(topic, subscribe=subscribe)
+            if each.received.at <= left_at
+        ]
+        world.remote.wait_call(topic, subscribe=subscribe, count=len(before) + 1)
 
 
 @case("LIF-3", versions=(3,), needs=[Need.LIFECYCLE, Need.RESTART], disturbs=True)

@@ -8,7 +8,7 @@ from typing import Final
 from uprotocol_tck.case import Need, case, check, check_equal
 from uprotocol_tck.cases.forwarding import TO_FAR, Route, ids, route_to_far
 from uprotocol_tck.protobuf import field
-from uprotocol_tck.uprotocol import Uuid
+from uprotocol_tck.uprotocol import Code, Uuid
 from uprotocol_tck.usubscription import VERSION_3
 from uprotocol_tck.world import World
 
@@ -84,9 +84,26 @@ def a_rate_that_does_not_divide_that_of_the_publisher_is_kept(world: World) -> N
 def a_maximum_frequency_limits_the_rate(world: World) -> None:
     """The attribute `max_frequency`, in Hz, sets the rate of a subscriber."""
     route = route_to_far(world)
-    request = VERSION_3.topic_request(route.topic) + field(3, field(3, 10.0))
-    route.subscriber.call(world.service._replace(version=3).at(VERSION_3.methods.subscribe), request)
+    _limit_frequency(world, route, 10.0)
     _check_limited(world, route, 10, 60)
+
+
+@case("DSP-20", subject="streamer", needs=[Need.OTHER_NETWORK, Need.VERSION_3, Need.MAX_FREQUENCY])
+def a_maximum_frequency_may_be_below_one_hertz(world: World) -> None:
+    """The attribute `max_frequency` is a number of Hz with a fraction: 0.1 Hz is one publication in 10 s."""
+    route = route_to_far(world)
+    _limit_frequency(world, route, 0.1)
+    _publish(world, route, 20, 2.5)
+    count = len(_arrivals(world, route))
+    check(count <= 2, f"{count} publications in 2.5 s at a limit of 0.1 Hz")
+
+
+def _limit_frequency(world: World, route: Route, hz: float) -> None:
+    request = VERSION_3.topic_request(route.topic) + field(3, field(3, hz))
+    response = route.subscriber.call(
+        world.service._replace(version=3).at(VERSION_3.methods.subscribe), request
+    )
+    check_equal(response.head.code, Code.OK, "the outcome of Subscribe")
 
 
 @case("DSP-23", subject="streamer", needs=TO_FAR)

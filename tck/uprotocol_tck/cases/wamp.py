@@ -51,10 +51,11 @@ def a_subscriber_receives_the_events_of_its_topics(world: World) -> None:
 
 @case("WSU-3", "WSU-16", subject="streamer", needs=WAMP)
 def after_unsubscribed_no_event_comes(world: World) -> None:
-    """A subscription lasts until UNSUBSCRIBE; after UNSUBSCRIBED no event of it comes."""
-    with _client(world) as subscriber, _client(world) as publisher:
+    """A subscription lasts until UNSUBSCRIBE, and that of another session goes on; after UNSUBSCRIBED no event comes."""
+    with _client(world) as subscriber, _client(world) as publisher, _client(world) as stays:
         topic, fence = _topic(world), _topic(world)
         subscription, other = subscriber.subscribe(topic), subscriber.subscribe(fence)
+        stays.subscribe(topic)
         publisher.publish(topic, "before")
         check_equal(subscriber.wait(EVENT)[1], subscription, "the subscription of the event")
         request = subscriber.request(UNSUBSCRIBE, subscription)
@@ -64,6 +65,8 @@ def after_unsubscribed_no_event_comes(world: World) -> None:
         publisher.publish(topic, "after")
         publisher.publish(fence, "fence")
         check_equal(subscriber.wait(EVENT)[1], other, "the subscription of the next event")
+        events = [stays.wait(EVENT)[4][0] for _ in range(2)]
+        check_equal(events, ["before", "after"], "the events of the other session")
 
 
 @case("WSU-5", "WSU-9", "WSU-10", subject="streamer", needs=WAMP)
