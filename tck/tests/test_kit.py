@@ -28,6 +28,7 @@ from uprotocol_tck.reports.junit import junit_xml
 from uprotocol_tck.reports.page import html_page
 from uprotocol_tck.reports.text import outcome_lines, summary
 from uprotocol_tck.runner import GONE, INTERRUPTED, Outcome, Session, Verdict, run_cases, selected
+from uprotocol_tck.shared_restart import SharedRestart
 from uprotocol_tck.stop import Stop
 from uprotocol_tck.world import Names, World
 
@@ -110,7 +111,7 @@ class _NoNetwork(Session):
         self._note("no other run")
         yield
 
-    def world(self, version: int) -> World:
+    def world(self, version: int, restart: SharedRestart | None = None) -> World:
         return cast("World", _NoWorld())
 
 

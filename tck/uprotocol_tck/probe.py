@@ -242,9 +242,7 @@ class Entity:
 
     def listen_again(self) -> None:
         """Receive the same in a new session of the network."""
-        self._undeclare = [
-            self.network.listen(source, sink, self.inbox) for source, sink in self._patterns
-        ]
+        self._undeclare = [self.network.listen(source, sink, self.inbox) for source, sink in self._patterns]
 
     def close(self) -> None:
         for undeclare in self._undeclare:

@@ -4,7 +4,7 @@
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 from contextlib import ExitStack, contextmanager, suppress
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -16,6 +16,7 @@ from uprotocol_tck.other_runs import OtherRuns
 from uprotocol_tck.probe import Network
 from uprotocol_tck.protobuf import MalformedProtobuf
 from uprotocol_tck.remote import RemoteUsubscription
+from uprotocol_tck.shared_restart import SharedRestart
 from uprotocol_tck.uprotocol import Code, Uri
 from uprotocol_tck.world import Application, Names, Options, World
 
@@ -82,11 +83,11 @@ class Session:
         self.default_version = 3
         self._answer_s = 0.0
 
-    def world(self, version: int) -> World:
-        """A world for one case."""
+    def world(self, version: int, restart: SharedRestart | None = None) -> World:
+        """A world for one case. `restart` is shared by the cases that run next to it."""
         far = self._far if self._options.other else None
         made_for = version or self.default_version
-        return World(self._near, far, self._remote, self._options, self._names, made_for)
+        return World(self._near, far, self._remote, self._options, self._names, made_for, restart)
 
     @contextmanager
     def without_other_runs(self) -> Iterator[None]:
@@ -249,15 +250,27 @@ class _Run:
         for number, case in self._open():
             if not (self._is_over or case.disturbs):
                 self._end(number, run_case(self._session, case))
-        for number, case in self._open():
+        for group in _grouped_by_restart(self._open()):
             if self._is_over:
                 break
             try:
                 with self._session.without_other_runs():
-                    self._end(number, run_case(self._session, case))
+                    self._run_group(group)
             except NotJudged as why:
                 self._leave(str(why))
                 break
+
+    def _run_group(self, group: Sequence[tuple[int, Case]]) -> None:
+        """Run the cases that share a restart. All have ended before the first outcome: the subject answers again."""
+        restart = SharedRestart(len(group), self._session.stop)
+        with ThreadPoolExecutor(max_workers=len(group)) as pool:
+            futures = [pool.submit(run_case, self._session, case, restart) for _, case in group]
+            try:
+                wait(futures)
+            except KeyboardInterrupt:
+                self._session.stop.set(INTERRUPTED)
+        for (number, _), future in zip(group, futures, strict=True):
+            self._end(number, future.result())
 
     def leave_rest(self) -> None:
         """After the end of the run: the cases without an outcome are not judged."""
@@ -287,10 +300,19 @@ class _Run:
         return failed._replace(verdict=Verdict.NOT_JUDGED, reason=f"{GONE}; the case found: {failed.reason}")
 
 
-def run_case(session: Session, case: Case) -> Outcome:
-    """Run one case in a world of its own."""
+def _grouped_by_restart(cases: Iterable[tuple[int, Case]]) -> list[list[tuple[int, Case]]]:
+    """Cases that restart the subject are one group, those that reset it before are another one; all others are alone."""
+    groups: dict[object, list[tuple[int, Case]]] = {}
+    for number, case in cases:
+        key = (Need.RESTART, Need.RESET in case.needs) if Need.RESTART in case.needs else number
+        groups.setdefault(key, []).append((number, case))
+    return list(groups.values())
+
+
+def run_case(session: Session, case: Case, restart: SharedRestart | None = None) -> Outcome:
+    """Run one case in a world of its own. `restart` is shared by the cases that run next to it."""
     began = time.monotonic()
-    world = session.world(case.version)
+    world = session.world(case.version, restart)
     verdict, reason = Verdict.PASSED, ""
     try:
         case.body(world)
@@ -308,6 +330,8 @@ def run_case(session: Session, case: Case) -> Outcome:
         seconds = time.monotonic() - began
         with suppress(CaseFailed, NotJudged, zenoh.ZError):  # of a session that the case has lost
             world.close()
+        if restart:
+            restart.leave()
     return Outcome(case, verdict, reason, seconds)
 
 

@@ -13,6 +13,7 @@ from uprotocol_tck.case import CaseFailed, NotApplicable, NotJudged, check, chec
 from uprotocol_tck.probe import Entity, Network, Received, is_response_to
 from uprotocol_tck.protobuf import MalformedProtobuf
 from uprotocol_tck.remote import RemoteUsubscription
+from uprotocol_tck.shared_restart import SharedRestart
 from uprotocol_tck.uprotocol import Code, Kind, Uri, Uuid
 from uprotocol_tck.usubscription import CHANGES, DIALECTS, Dialect, State, Subscription
 
@@ -198,14 +199,19 @@ class World:
         options: Options,
         names: Names,
         version: int,
+        shared_restart: SharedRestart | None = None,
     ) -> None:
-        """`far` is the network of the other device, `remote` its uSubscription."""
+        """`far` is the network of the other device, `remote` its uSubscription.
+
+        `shared_restart` is that of the cases that run next to this one.
+        """
         self.near = near
         self.options = options
         self.dialect = DIALECTS[version]
         self._far = far
         self._remote = remote
         self._names = names
+        self._shared_restart = shared_restart
         self._entities: list[Entity] = []
 
     @property
@@ -297,8 +303,19 @@ class World:
     def restart(self) -> float:
         """Restart the subject, and wait until it answers again. All entities of the case listen again.
 
+        The cases that run next to this one share the restart, so all of them wait here.
+
         Returns the monotonic time since which the other device has received nothing of before the restart.
         """
+        shared = self._shared_restart
+        left_at = shared.restart(self._restart_subject) if shared else self._restart_subject()
+        for each in self._entities:
+            each.listen_again()
+        self.wait_answering()
+        return left_at
+
+    def _restart_subject(self) -> float:
+        """Restart the subject, and connect the networks again. Returns as `restart`."""
         if self._far not in {None, self.near}:
             self.far.leave()
         left_at = time.monotonic()
@@ -309,9 +326,6 @@ class World:
             network.return_()
         if self._remote:
             self._remote.listen()
-        for each in self._entities:
-            each.listen_again()
-        self.wait_answering()
         return left_at
 
     def _run_restart_command(self) -> None:

@@ -28,9 +28,7 @@ def a_subscription_ends_at_its_expiration(world: World) -> None:
     check(world.now_ms() >= expire_ms - EARLY_MS, "the subscription ended before its expiration")
 
 
-@case(
-    "req~usubscription-subscribe-expiration~1", "req~usubscription-register-notifications~1", versions=(4,)
-)
+@case("req~usubscription-subscribe-expiration~1", "req~usubscription-register-notifications~1", versions=(4,))
 def the_end_at_the_expiration_is_notified(world: World) -> None:
     """The subscriber, and each entity that registered, is notified of the end of a subscription that expires."""
     app, observer, topic = world.app(), world.app(), world.topic()

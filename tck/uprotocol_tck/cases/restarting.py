@@ -85,9 +85,7 @@ def pending_calls_are_repeated_after_a_restart(world: World) -> None:
     left_at = world.restart()
     for topic, subscribe in pending:
         before = [
-            each
-            for each in world.remote.calls(topic, subscribe=subscribe)
-            if each.received.at <= left_at
+            each for each in world.remote.calls(topic, subscribe=subscribe) if each.received.at <= left_at
         ]
         world.remote.wait_call(topic, subscribe=subscribe, count=len(before) + 1)
 
