@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from ustreamer_usubscription.config import UsubscriptionConfig
 from ustreamer_usubscription.directory import InMemoryDirectory
-from ustreamer_usubscription.external.service import CLIENT, UNANSWERED, ExternalUsubscription
+from ustreamer_usubscription.external.service import CLIENT, QUIET_LIST_NS, UNANSWERED, ExternalUsubscription
 from ustreamer_usubscription.operator_changes import RemovalPattern
 
 from tests.waiting import wait_until
@@ -157,14 +157,49 @@ def test_a_change_between_two_pages_ends_no_other_subscription(rig: Rig) -> None
     second = rig.wait_request(3)
     rig.update(listed(TOPICS[0], state=0))  # so TOPICS[2] moves to the first page
     rig.answer(second)
+    rig.advance(ms=600)
     again = rig.wait_request(4)
     assert pb3.FetchSubscriptionsRequest.FromString(again.payload).offset == 0
     rig.wait_topics(TOPICS[1], TOPICS[2])
-    rig.answer(again, listed(TOPICS[1]), more=True)
-    rig.answer(rig.wait_request(5), listed(TOPICS[2]))
+
+
+def answer_disturbed(rig: Rig, first: UMessage) -> None:
+    """A list in pages that lacks TOPICS[2], with a change of TOPICS[3] between its pages."""
+    count = len(rig.requests)
+    rig.answer(first, listed(TOPICS[0]), more=True)
+    second = rig.wait_request(count + 1)
+    rig.update(listed(TOPICS[3]))
+    rig.update(listed(TOPICS[3], state=0))
+    rig.answer(second, listed(TOPICS[1]))
+
+
+def test_a_list_with_changes_between_its_pages_ends_nothing(rig: Rig) -> None:
+    rig.answer(rig.wait_request(1), *map(listed, TOPICS[:3]))
+    rig.wait_topics(*TOPICS[:3])
+    for number in range(6):
+        rig.advance(ms=600)
+        answer_disturbed(rig, rig.wait_request(2 + 2 * number))
     rig.advance(ms=600)
-    rig.wait_request(6)
-    rig.wait_topics(TOPICS[1], TOPICS[2])
+    rig.wait_request(14)
+    rig.wait_topics(*TOPICS[:3])
+    rig.update(listed(TOPICS[2], state=0))
+    rig.wait_topics(*TOPICS[:2])
+
+
+@pytest.mark.parametrize("is_subscribed", [False, True])
+def test_without_a_list_that_no_change_disturbed_a_missing_topic_is_listed(
+    rig: Rig, is_subscribed: bool
+) -> None:
+    rig.answer(rig.wait_request(1), *map(listed, TOPICS[:3]))
+    rig.wait_topics(*TOPICS[:3])
+    rig.advance(ms=QUIET_LIST_NS // 1_000_000)
+    answer_disturbed(rig, rig.wait_request(2))
+    asked = rig.wait_request(4)
+    assert topic_of(asked) == TOPICS[2]
+    rig.answer(asked, *[listed(TOPICS[2])] * is_subscribed)
+    rig.advance(ms=600)
+    rig.wait_request(5)
+    rig.wait_topics(*TOPICS[: 3 if is_subscribed else 2])
 
 
 def test_what_two_lists_in_pages_lack_ends(rig: Rig) -> None:

@@ -5,7 +5,8 @@ Three sources, so that the directory is right with any uSubscription:
 
 * **the list** (FetchSubscriptions) every `poll_ns`, which grows with its length and with the time of an answer.
   It is the truth: what it lacks ends, also after that process restarted with another store or with none. Entries can
-  move while the pages of a list are read. So what such a list lacks ends when the next one lacks it, too.
+  move while the pages of a list are read. So what such a list lacks ends when the next one lacks it, too. A list with
+  updates between its pages ends nothing. Without any other list for 30 s, the topics that it lacks are listed.
 * **updates** on its change topic `0/3/8000` and `0/4/8000`: a Subscribe there takes effect within milliseconds.
 * **notifications**, for which this service registers in version 4, where one registration covers all topics.
 
@@ -84,6 +85,8 @@ MAX_TOPICS: Final = 64
 """Topics that are listed one by one between two lists of everything, where those are refused."""
 REFUSALS: Final = 2
 """Refused lists of everything, after which topics are listed: between them the other version is tried."""
+QUIET_LIST_NS: Final = 30_000_000_000
+"""After this time without a list in pages that no update disturbed, the missing topics are listed one by one."""
 MAX_CHANGES: Final = 10_000
 """Updates that are remembered during a request; with more, the list is requested again."""
 
@@ -116,7 +119,8 @@ class ExternalUsubscription:
         self._listed: dict[TopicEntityPair, SubscriptionRecord] = {}  # the pages so far
         self._listed_count = 0
         self._changes: list[ListedChange] = []  # since the request for the first page
-        self._missing: set[TopicEntityPair] = set()  # in the last list, which had several pages
+        self._missing: set[TopicEntityPair] = set()  # in the last quiet list, which had several pages
+        self._quiet_ns = 0  # the time of the last list that no update disturbed
         self._is_started = self._is_known = False
         self._is_answering = self._is_reported = self._is_denied = False
         self._unanswered = self._refused = 0
@@ -352,13 +356,29 @@ class ExternalUsubscription:
         self._heard.clear()
         known = {each.pair: each for each in self._directory if each.pair not in self._own}
         if self._listed_count == page.length:
+            self._quiet_ns = now_ns
             self._on_complete(known)
             return
+        if self._changes:
+            self._on_disturbed(known, now_ns)
+            return
+        self._quiet_ns = now_ns
         is_second = bool(self._missing)
         self._on_complete(known, missing_before=self._missing)
         if self._missing and not is_second:
             self._begin_list()
             self._request_page(now_ns)
+
+    def _on_disturbed(self, known: dict[TopicEntityPair, SubscriptionRecord], now_ns: int) -> None:
+        """Add what a list has whose pages moved while they were read. It may lack any entry, each time the same one."""
+        before = self._missing
+        self._on_complete(known, missing_before=set())
+        missing, self._missing = self._missing, self._missing & before
+        if missing and now_ns - self._quiet_ns >= QUIET_LIST_NS:
+            self._begin_list()
+            self._list_topics(dict.fromkeys(topic for topic, _ in missing), now_ns)
+            if not self._later:
+                self._quiet_ns = now_ns
 
     def _on_refusal(self, code: UCode, now_ns: int) -> None:
         """Try the other version, then list topics one by one."""
@@ -367,15 +387,19 @@ class ExternalUsubscription:
             if self._refused >= REFUSALS:
                 self._later.extendleft(self._heard)
                 self._heard.clear()
-                self._later = self._later or deque(self._known_topics())
-                self._topics = deque(self._later.popleft() for _ in range(min(len(self._later), MAX_TOPICS)))
-                self._request_topic(now_ns)
+                self._list_topics(self._known_topics(), now_ns)
                 return
         self._lost(code.name)
         self._version = OTHER_VERSION[self._version]
 
     def _known_topics(self) -> dict[UUri, None]:
         return {each.topic: None for each in self._directory if each.pair not in self._own}
+
+    def _list_topics(self, topics: dict[UUri, None], now_ns: int) -> None:
+        """List the topics that a round before left over, else `topics`."""
+        self._later = self._later or deque(topics)
+        self._topics = deque(self._later.popleft() for _ in range(min(len(self._later), MAX_TOPICS)))
+        self._request_topic(now_ns)
 
     def _request_topic(self, now_ns: int) -> None:
         """The next one, or apply what was listed."""
