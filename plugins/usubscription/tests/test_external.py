@@ -492,6 +492,52 @@ def test_without_known_topics_a_refused_list_is_an_answer(rig: Rig, caplog: pyte
     rig.wait_topics(TOPICS[0])
 
 
+def requests_in(rig: Rig, version: int) -> list[UMessage]:
+    return [each for each in rig.requests if each.attributes.sink == UUri(OWN, 0, version, 3)]
+
+
+def refuse_version_4(rig: Rig, code: UCode, count: int) -> None:
+    """A process of version 4 only refuses its list `count` times. Its updates in between have effect."""
+    rig.wait_request(1)
+    for number in range(count):
+        rig.advance(ms=600)
+        wait_until(lambda number=number: len(requests_in(rig, 4)) > number)  # type: ignore[misc]
+        refused = requests_in(rig, 4)[number]
+        rig.other.send(error_response(rig.ids.next(), refused, UStatus(code, "too long")))
+        wait_until(lambda: rig.service.statistics()["answering"] == 1)
+        rig.update(listed(TOPICS[0]))
+        rig.wait_topics(TOPICS[0])
+        rig.update(listed(TOPICS[0], state=0))
+        rig.wait_topics()
+
+
+@pytest.mark.parametrize("code", [UCode.RESOURCE_EXHAUSTED, UCode.INTERNAL, UCode.NOT_FOUND])
+def test_a_process_that_refuses_its_list_is_followed_by_its_updates(
+    rig: Rig, code: UCode, caplog: pytest.LogCaptureFixture
+) -> None:
+    refuse_version_4(rig, code, UNANSWERED + 2)
+    wait_until(lambda: (outage := rig.directory.outage()) is not None and outage.reason == code.name)
+    assert "updates_in_silence" not in rig.service.counts
+    registered = [each for each in rig.requests if each.attributes.sink == UUri(OWN, 0, 4, 4)]
+    assert len(registered) == 1
+    [lost] = [each for each in caplog.records if each.message == "usubscription.external_lost"]
+    assert vars(lost)["why"] == code.name
+
+
+def test_a_list_of_version_3_counts_where_version_4_is_refused(rig: Rig) -> None:
+    refuse_version_4(rig, UCode.RESOURCE_EXHAUSTED, 2)
+    rig.answer(requests_in(rig, 3)[-1], listed(TOPICS[1]))
+    rig.wait_topics(TOPICS[1])
+    wait_until(lambda: rig.directory.outage() is None)
+
+
+def test_a_report_of_a_dispatcher_is_no_answer(rig: Rig) -> None:
+    undelivered = UStatus(UCode.UNAVAILABLE, "link down")
+    rig.other.send(error_response(rig.ids.next(), rig.wait_request(1), undelivered))
+    rig.update(listed(TOPICS[0]))
+    wait_until(lambda: rig.service.counts["updates_in_silence"] == 1)
+
+
 def test_entries_that_cannot_be_read_or_exceed_the_limit_are_counted_and_hide_no_other(rig: Rig) -> None:
     method = listed(UUri(OWN, 1, 1, 1))
     rig.answer(rig.wait_request(1), method, *map(listed, TOPICS))

@@ -11,7 +11,8 @@ Three sources, so that the directory is right with any uSubscription:
 * **notifications**, for which this service registers in version 4, where one registration covers all topics.
 
 Where a list of everything is refused (as by the one in Rust), each known topic is listed instead: a subscription that
-began before this start is not found, and one that ended is.
+began before this start is not found, and one that ended is. A process that refuses its list with any other code (in
+version 4 RESOURCE_EXHAUSTED means too long) answers: it is followed by its updates, and both versions are requested.
 
 An update that arrives during a request is applied again after the list, which may be older. While that process does not
 answer, the last known subscriptions stay, and updates do not count: any entity of that network could have sent them.
@@ -36,7 +37,6 @@ from ustreamer.core.base.log_limit import limited
 from ustreamer.core.routing.subscriptions import NO_ANSWER, ServiceOutage
 from ustreamer.core.routing.usubscription_codec import (
     CHANGE_RESOURCE,
-    NOT_DELIVERED,
     USUBSCRIPTION,
     VERSION_3,
     VERSION_4,
@@ -90,6 +90,11 @@ QUIET_LIST_NS: Final = 30_000_000_000
 MAX_CHANGES: Final = 10_000
 """Updates that are remembered during a request; with more, the list is requested again."""
 
+_UNDELIVERED: Final = (UCode.UNAVAILABLE, UCode.DEADLINE_EXCEEDED)
+"""Reported by this streamer, too, in the name of the method. So they are no answers."""
+_OF_OTHER_VERSION: Final = (UCode.UNIMPLEMENTED, UCode.INVALID_ARGUMENT)
+"""Refusals after which the other version is tried alone."""
+
 _MAX_MESSAGES: Final = 10_000
 
 log = logging.getLogger("ustreamer.usubscription")
@@ -124,6 +129,8 @@ class ExternalUsubscription:
         self._is_started = self._is_known = False
         self._is_answering = self._is_reported = self._is_denied = False
         self._unanswered = self._refused = 0
+        self._refusal: UCode | None = None  # of the awaited page, which the other version may still answer
+        self._is_refused = self._is_registered = False
         self._heard: dict[UUri, None] = {}  # topics of updates while there was no answer
         self._topics: deque[UUri] = deque()  # to list in this round, the asked one first
         self._later: deque[UUri] = deque()  # in the next rounds
@@ -208,7 +215,11 @@ class ExternalUsubscription:
             return
         self._end_expired()
         if now_ns >= self._next_poll_ns:
-            if self._requests.is_awaiting:
+            if self._requests.is_awaiting and self._refusal is not None:
+                self._requests.end_page()
+                self._on_refusal(self._refusal, now_ns)
+                self._begin_list()
+            elif self._requests.is_awaiting:
                 self._on_no_answer()
             else:
                 self._begin_list()
@@ -219,12 +230,14 @@ class ExternalUsubscription:
 
     def _begin_list(self) -> None:
         self._listed, self._listed_count, self._changes = {}, 0, []
+        self._refusal = None
         self._topics.clear()
         self._listed_topics.clear()
 
     def _request_page(self, now_ns: int) -> None:
         # After a silence it may listen at the methods of the other version only.
-        versions = OTHER_VERSION if self._unanswered else (self._version,)
+        is_uncertain = self._unanswered or (self._is_refused and not self._topics)
+        versions = OTHER_VERSION if is_uncertain else (self._version,)
         for version in versions:
             topic = self._topics[0] if self._topics else None
             payload = fetch_request(version, self._listed_count, topic).SerializeToString()
@@ -251,7 +264,7 @@ class ExternalUsubscription:
         return True
 
     def _on_no_answer(self) -> None:
-        self._is_answering = False
+        self._is_answering = self._is_registered = False
         self._unanswered += 1
         self._lost(UCode.PERMISSION_DENIED.name if self._is_denied else NO_ANSWER)
         self._is_denied = False
@@ -260,8 +273,8 @@ class ExternalUsubscription:
             self._begin_list()
 
     def _lost(self, why: str) -> None:
-        never_answered = not self._is_reported and self._unanswered >= UNANSWERED
-        if self._is_known or never_answered:
+        never_listed = not self._is_reported and max(self._unanswered, self._refused) >= UNANSWERED
+        if self._is_known or never_listed:
             self._is_reported = True
             log.warning(
                 "usubscription.external_lost",
@@ -311,7 +324,7 @@ class ExternalUsubscription:
         """Its code; one to an earlier request only shows how long the process takes."""
         code, reqid = message.attributes.commstatus or UCode.OK, message.attributes.reqid
         version = self._requests.version_of(reqid)
-        if code in NOT_DELIVERED:  # by a dispatcher on the path
+        if code in _UNDELIVERED:
             self._requests.remove(reqid)
             if version is not None:
                 self._on_no_answer()
@@ -323,15 +336,20 @@ class ExternalUsubscription:
             return
         if code is UCode.UNIMPLEMENTED:
             self._requests.remove(reqid)  # a refusal takes no time
-            if version is not None and self._requests.is_awaiting_other(version):
+            if self._refusal or (version is not None and self._requests.is_awaiting_other(version)):
                 return
         else:
             self._requests.on_answer(reqid, arrived_ns)
         if version is None:
             return
         self._version, self._is_denied = version, False
-        self._requests.end_page()
         self._is_answering, self._unanswered = True, 0
+        if code not in (UCode.OK, *_OF_OTHER_VERSION) and not self._topics:
+            self._refusal = code  # applied at the next poll
+            if not self._is_registered:
+                self._register()
+            return
+        self._requests.end_page()
         self._on_list(message, code, self._context.clock.monotonic_ns())
 
     def _on_list(self, message: UMessage, code: UCode, now_ns: int) -> None:
@@ -381,16 +399,24 @@ class ExternalUsubscription:
                 self._quiet_ns = now_ns
 
     def _on_refusal(self, code: UCode, now_ns: int) -> None:
-        """Try the other version, then list topics one by one."""
-        if code is UCode.INVALID_ARGUMENT and self._version == VERSION_3:
-            self._refused += 1
-            if self._refused >= REFUSALS:
-                self._later.extendleft(self._heard)
-                self._heard.clear()
-                self._list_topics(self._known_topics(), now_ns)
-                return
+        """Try the other version, then list topics one by one, or go on with both versions."""
+        self._refused += 1
+        if code is UCode.INVALID_ARGUMENT and self._version == VERSION_3 and self._refused >= REFUSALS:
+            self._later.extendleft(self._heard)
+            self._heard.clear()
+            self._list_topics(self._known_topics(), now_ns)
+            return
         self._lost(code.name)
-        self._version = OTHER_VERSION[self._version]
+        if code in _OF_OTHER_VERSION:
+            self._version = OTHER_VERSION[self._version]
+        else:
+            self._is_refused = True
+
+    def _register(self) -> None:
+        if self._version == VERSION_4:
+            self._is_registered = True
+            payload = pb4.NotificationsRequest().SerializeToString()
+            self._send(self._request(VERSION_4, REGISTER_V4, payload))
 
     def _known_topics(self) -> dict[UUri, None]:
         return {each.topic: None for each in self._directory if each.pair not in self._own}
@@ -439,6 +465,7 @@ class ExternalUsubscription:
         self._missing = missing - ending
         ended: dict[TopicEntityPair, SubscriptionRecord | None] = dict.fromkeys(ending)
         self._apply(ended | {pair: each for pair, each in listed.items() if known.get(pair) != each})
+        self._is_refused = False
         if not self._is_known:
             self._is_known, self._is_reported = True, False
             self._directory.set_outage(None)
@@ -450,10 +477,7 @@ class ExternalUsubscription:
                     **limited(self._authority),
                 },
             )
-            if self._version == VERSION_4:
-                self._send(
-                    self._request(VERSION_4, REGISTER_V4, pb4.NotificationsRequest().SerializeToString())
-                )
+            self._register()
 
     def _apply(self, changes: dict[TopicEntityPair, SubscriptionRecord | None]) -> None:
         wanted = {pair: each for pair, each in changes.items() if pair not in self._own}
