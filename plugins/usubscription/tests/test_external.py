@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from ustreamer_usubscription.config import UsubscriptionConfig
 from ustreamer_usubscription.directory import InMemoryDirectory
+from ustreamer_usubscription.external.list_requests import MAX_PAUSE_NS
 from ustreamer_usubscription.external.service import CLIENT, QUIET_LIST_NS, UNANSWERED, ExternalUsubscription
 from ustreamer_usubscription.operator_changes import RemovalPattern
 
@@ -27,6 +28,7 @@ from ustreamer.uprotocol.uuid import UuidSource
 from ustreamer.uprotocol.uuri import ANY, UUri
 
 OWN = "hpc.vin1"
+MAX_PAUSE_MS = MAX_PAUSE_NS // 1_000_000
 TOPICS = [UUri("chassis", 0x1234, 1, 0x8001 + number) for number in range(4)]
 APP = UUri(OWN, 0x10AB, 1, 0)
 
@@ -74,6 +76,7 @@ class Rig:
         return self.requests[count - 1]
 
     def advance(self, ms: int) -> None:
+        wait_until(lambda: (self.timers.next_due_ns or 0) > self.time.now_ns)
         self.time.advance(ms=ms)
         with self.lock:
             due = self.timers.pop_due(self.time.now_ns)
@@ -118,7 +121,7 @@ def test_the_directory_has_an_outage_until_there_is_a_list(rig: Rig) -> None:
     rig.wait_topics(TOPICS[0])
     wait_until(lambda: rig.directory.outage() is None)
     rig.advance(ms=1_200)  # twice the time of the answer
-    rig.wait_request(4)
+    rig.wait_request(3)
     rig.advance(ms=1_200)
     wait_until(lambda: rig.directory.outage() is not None)
     outage = rig.directory.outage()
@@ -262,7 +265,7 @@ def test_an_update_from_a_silent_process_does_not_count(rig: Rig) -> None:
     rig.update(listed(TOPICS[1]))
     rig.update(listed(TOPICS[0], state=0))
     wait_until(lambda: rig.service.counts["updates_in_silence"] == 2)
-    rig.answer(rig.requests[-1], listed(TOPICS[0]))
+    rig.answer(rig.requests[1], listed(TOPICS[0]))
     rig.update(listed(TOPICS[2]))
     rig.wait_topics(TOPICS[0], TOPICS[2])
 
@@ -278,7 +281,7 @@ def test_an_update_before_the_first_answer_does_not_count(rig: Rig) -> None:
 def test_a_process_that_never_answers_is_reported_once(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     for count in range(1, 2 * UNANSWERED + 2):
         rig.wait_request(count)
-        rig.advance(ms=600)
+        rig.advance(ms=MAX_PAUSE_MS)
     assert caplog.messages.count("usubscription.external_lost") == 1
     assert rig.service.statistics() == {"subscriptions": 0, "answering": 0}
 
@@ -295,41 +298,70 @@ def test_the_other_version_is_tried_after_a_refusal_and_after_silence(rig: Rig) 
     rig.wait_topics(TOPICS[0])
     assert rig.wait_request(3).attributes.sink == UUri(OWN, 0, 4, 4)  # registers for notifications
     for number in range(UNANSWERED + 1):
-        rig.advance(ms=600)
+        rig.advance(ms=MAX_PAUSE_MS)
         rig.wait_request(4 + number)
-    wait_until(lambda: rig.requests[-1].attributes.sink == UUri(OWN, 0, 4, 3))
+    wait_until(lambda: (rig.timers.next_due_ns or 0) > rig.time.now_ns)
     both = [each.attributes.sink for each in rig.requests[-2:]]
     assert both == [UUri(OWN, 0, 3, 3), UUri(OWN, 0, 4, 3)]
     rig.answer(rig.requests[-2], listed(TOPICS[1]))
     rig.wait_topics(TOPICS[1])
+    wait_until(lambda: (rig.timers.next_due_ns or 0) <= rig.time.now_ns + 600_000_000)
     rig.advance(ms=600)
     wait_until(lambda: rig.requests[-1].attributes.sink == UUri(OWN, 0, 3, 3))
 
 
-def test_after_one_request_without_an_answer_both_versions_are_requested(rig: Rig) -> None:
+def check_requests(rig: Rig, *steps: tuple[int, int]) -> None:
+    """After each pause in ms there are so many requests, and not before."""
+    for pause_ms, count in steps:
+        rig.advance(ms=pause_ms - 1)
+        assert len(rig.requests) < count
+        rig.advance(ms=1)
+        rig.wait_request(count)
+        wait_until(lambda: (rig.timers.next_due_ns or 0) > rig.time.now_ns)
+        assert len(rig.requests) == count
+
+
+def test_after_one_request_without_an_answer_both_versions_are_requested_each_second(rig: Rig) -> None:
     rig.answer(rig.wait_request(1), listed(TOPICS[0]))
     rig.wait_topics(TOPICS[0])
-    for count in (2, 4):
-        rig.advance(ms=600)
+    check_requests(rig, (501, 2), (501, 4), (1_000, 6), (1_000, 8), (1_000, 10))
+    assert [each.attributes.sink for each in rig.requests[2:]] == [UUri(OWN, 0, 3, 3), UUri(OWN, 0, 4, 3)] * 4
+
+
+def test_before_the_first_answer_no_request_is_repeated_within_its_ttl_and_pauses_grow(rig: Rig) -> None:
+    rig.wait_request(1)
+    check_requests(rig, (500, 2), (1_000, 4), (2_000, 6), (2_000, 8), (2_000, 10))
+    versions = [each.attributes.sink.ue_version_major for each in rig.requests if each.attributes.sink]
+    assert versions == [3, 4] * 5
+
+
+def test_the_first_update_in_a_silence_advances_the_next_request(rig: Rig) -> None:
+    for pause_ms, count in ((500, 1), (1_000, 2), (1_500, 4)):
         rig.wait_request(count)
-    assert [each.attributes.sink for each in rig.requests[2:]] == [UUri(OWN, 0, 3, 3), UUri(OWN, 0, 4, 3)]
+        rig.advance(ms=pause_ms)
+    assert len(rig.requests) == 4
+    rig.update(listed(TOPICS[0]))
+    rig.wait_request(6)
+    rig.advance(ms=1_500)
+    rig.update(listed(TOPICS[1]))
+    wait_until(lambda: rig.service.counts["updates_in_silence"] == 2)
+    assert len(rig.requests) == 6
 
 
 def test_a_refusal_of_one_version_does_not_replace_the_late_answer_in_the_other(rig: Rig) -> None:
     late = rig.wait_request(1)
     rig.advance(ms=600)
-    rig.wait_request(3)
     rig.other.send(
-        error_response(rig.ids.next(), rig.requests[2], UStatus(UCode.UNIMPLEMENTED, "version 3 only"))
+        error_response(rig.ids.next(), rig.wait_request(2), UStatus(UCode.UNIMPLEMENTED, "version 3 only"))
     )
     rig.answer(late, listed(TOPICS[0]))
     rig.wait_topics(TOPICS[0])
     rig.advance(ms=1_200)
-    assert rig.wait_request(4).attributes.sink == UUri(OWN, 0, 3, 3)
+    assert rig.wait_request(3).attributes.sink == UUri(OWN, 0, 3, 3)
 
 
 @pytest.mark.parametrize("refuses_version_4", [False, True])
-@pytest.mark.parametrize("answer_ms", [700, 2_000])
+@pytest.mark.parametrize("answer_ms", [700, 2_000, 3_000])
 def test_a_slow_process_is_followed_with_one_request_at_a_time(
     rig: Rig, answer_ms: int, refuses_version_4: bool
 ) -> None:
@@ -350,7 +382,7 @@ def test_a_slow_process_is_followed_with_one_request_at_a_time(
         if busy_ms == answer_ms:
             rig.answer(requests[answered], listed(TOPICS[0]))
             answered, busy_ms = answered + 1, 0
-    assert max(open_requests) > 1
+    assert max(open_requests) <= (4 if refuses_version_4 else 2)  # before the first answer
     assert set(open_requests[-100:]) == {0, 1}
     assert rig.service.statistics()["answering"] == 1
     rig.wait_topics(TOPICS[0])
@@ -360,10 +392,10 @@ def test_a_slow_process_is_followed_with_one_request_at_a_time(
 def test_after_any_silence_a_process_is_found_by_the_next_request(rig: Rig, version: int) -> None:
     for silent in range(1, 3 * UNANSWERED):
         rig.wait_request(silent)
-        rig.advance(ms=600)
+        rig.advance(ms=MAX_PAUSE_MS)
     wait_until(lambda: rig.requests[-1].attributes.sink == UUri(OWN, 0, 4, 3))
     known = len(rig.requests)
-    rig.advance(ms=500)
+    rig.advance(ms=MAX_PAUSE_MS)
     rig.wait_request(known + 2)
     asked = {each.attributes.sink: each for each in rig.requests[known:]}[UUri(OWN, 0, version, 3)]
     if version == 3:
@@ -408,7 +440,7 @@ def test_a_process_that_denies_each_request_is_reported_as_such(
             deny(rig, asked)
         denied += versions
         wait_until(lambda denied=denied: rig.service.statistics().get("denied") == denied)  # type: ignore[misc]
-        rig.advance(ms=600)
+        rig.advance(ms=MAX_PAUSE_MS)
     rig.wait_request(denied + 1)
     [lost] = [each for each in caplog.records if each.message == "usubscription.external_lost"]
     assert vars(lost)["why"] == "PERMISSION_DENIED"
@@ -500,7 +532,7 @@ def refuse_version_4(rig: Rig, code: UCode, count: int) -> None:
     """A process of version 4 only refuses its list `count` times. Its updates in between have effect."""
     rig.wait_request(1)
     for number in range(count):
-        rig.advance(ms=600)
+        rig.advance(ms=MAX_PAUSE_MS)
         wait_until(lambda number=number: len(requests_in(rig, 4)) > number)  # type: ignore[misc]
         refused = requests_in(rig, 4)[number]
         rig.other.send(error_response(rig.ids.next(), refused, UStatus(code, "too long")))
@@ -550,7 +582,7 @@ def test_an_expired_subscription_ends_without_an_answer(rig: Rig) -> None:
     entry.attributes.expire.FromMilliseconds(rig.time.clock().wall_ms() + 1_000)
     rig.answer(rig.wait_request(1), entry)
     rig.wait_topics(TOPICS[0])
-    for number in range(3):
+    for number in range(2):
         rig.advance(ms=600)
         rig.wait_request(2 + number)
     rig.wait_topics()

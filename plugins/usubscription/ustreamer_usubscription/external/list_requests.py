@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The requests for the pages of a list: which answer counts, and how long the other process takes for one."""
+"""The requests for the pages of a list: when to repeat one, which answer counts, how long the other process takes.
+
+A process may answer one request after the other, and need seconds for each. So a request is not repeated before its ttl
+has passed, and the pauses between repetitions grow: two requests in a version wait after 3 s, and not six. After a
+quick answer it is likely that a process without one has gone. So it is soon requested again, to find it as it returns.
+"""
 
 from collections import OrderedDict
 from typing import Final
@@ -9,8 +14,14 @@ import msgspec
 from ustreamer.uprotocol.uuid import UUID
 
 MAX_OPEN: Final = 64
-"""Requests that are remembered: with two each 0.5 s, an answer counts for 16 s."""
+"""Requests that are remembered."""
 MAX_ANSWER_NS: Final = 5_000_000_000
+TTL_MS: Final = 1_000
+FIRST_PAUSE_NS: Final = 500_000_000
+QUICK_PAUSE_NS: Final = 1_000_000_000
+"""The longest pause between repetitions after a quick answer."""
+MAX_PAUSE_NS: Final = 2_000_000_000
+"""The longest one otherwise. In the 5 s of MAX_ANSWER_NS, longer ones would not save a request."""
 
 
 class _Request(msgspec.Struct, frozen=True):
@@ -26,7 +37,7 @@ class ListRequests:
         self._open: OrderedDict[UUID, _Request] = OrderedDict()
         self._page = 0
         self._answered_ns = 0
-        self._answer_ns = 0
+        self._answer_ns = self._answered_version = 0
         self.is_awaiting = False
         """Whether a page has been requested that has no answer yet."""
 
@@ -36,6 +47,15 @@ class ListRequests:
         self.is_awaiting = True
         if len(self._open) > MAX_OPEN:
             self._open.popitem(last=False)
+
+    def is_valid(self, version: int, now_ns: int) -> bool:
+        """Whether the awaited page has been requested in `version` so lately that the answer may follow."""
+        if self._is_quick:
+            return False
+        sent_ns = [
+            each.sent_ns for each in self._open.values() if (each.version, each.page) == (version, self._page)
+        ]
+        return bool(sent_ns) and now_ns - sent_ns[-1] < TTL_MS * 1_000_000
 
     def version_of(self, id: UUID | None) -> int | None:
         """The version of a request for the awaited page; None for any other."""
@@ -55,6 +75,14 @@ class ListRequests:
         """The process has answered a request, which may be an earlier one."""
         request = None if id is None else self._open.pop(id, None)
         if request is not None:
+            earlier = [
+                id
+                for id, each in self._open.items()
+                if each.version == request.version and each.sent_ns < request.sent_ns
+            ]
+            for each in earlier:  # lost ones
+                del self._open[each]
+            self._answered_version = request.version
             # It answers one after the other. So after a pause of the whole process the next answers come at once.
             self._answer_ns = min(now_ns - max(request.sent_ns, self._answered_ns), MAX_ANSWER_NS)
             self._answered_ns = now_ns
@@ -64,7 +92,17 @@ class ListRequests:
         self._page += 1
         self.is_awaiting = False
 
+    def pause_ns(self, unanswered: int) -> int:
+        """The time from a request to the next one, after `unanswered` ones. The process can answer two in it."""
+        longest_ns = QUICK_PAUSE_NS if self._is_quick else MAX_PAUSE_NS
+        return max(min(FIRST_PAUSE_NS << min(unanswered, 8), longest_ns), 2 * self._answer_ns)
+
     @property
-    def pause_ns(self) -> int:
-        """The time to the next request, in which the process can answer two."""
-        return 2 * self._answer_ns
+    def _is_quick(self) -> bool:
+        return self._answered_version != 0 and self._answer_ns < FIRST_PAUSE_NS
+
+    @property
+    def rest_ns(self) -> int:
+        """The time from an answer to the next request, in which the process can answer the earlier requests."""
+        waiting = sum(each.version == self._answered_version for each in self._open.values())
+        return min(max(1, waiting) * self._answer_ns, 2 * MAX_ANSWER_NS)

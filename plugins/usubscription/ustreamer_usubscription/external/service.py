@@ -66,7 +66,7 @@ from ustreamer_usubscription.external.codec import (
     fetch_request,
     page_in,
 )
-from ustreamer_usubscription.external.list_requests import ListRequests
+from ustreamer_usubscription.external.list_requests import TTL_MS, ListRequests
 from ustreamer_usubscription.inbox import ServiceInbox
 from ustreamer_usubscription.model.subscription import SubscriptionRecord, TopicEntityPair
 from ustreamer_usubscription.operator_changes import OperatorChange
@@ -78,7 +78,6 @@ CLIENT: Final = 0x1_0004
 POLL_NS: Final = 500_000_000
 POLL_NS_PER_SUBSCRIPTION: Final = 50_000
 """So a list of 100 000 is requested every 5.5 s."""
-TTL_MS: Final = 1_000
 UNANSWERED: Final = 4
 """Requests without an answer, after which a process that has never answered is reported."""
 MAX_TOPICS: Final = 64
@@ -120,7 +119,7 @@ class ExternalUsubscription:
         self._running = ExitStack()
         self._version = VERSION_3
         self._requests = ListRequests()
-        self._next_poll_ns = self._timer_ns = 0
+        self._next_poll_ns = self._timer_ns = self._requested_ns = 0
         self._listed: dict[TopicEntityPair, SubscriptionRecord] = {}  # the pages so far
         self._listed_count = 0
         self._changes: list[ListedChange] = []  # since the request for the first page
@@ -130,7 +129,7 @@ class ExternalUsubscription:
         self._is_answering = self._is_reported = self._is_denied = False
         self._unanswered = self._refused = 0
         self._refusal: UCode | None = None  # of the awaited page, which the other version may still answer
-        self._is_refused = self._is_registered = False
+        self._is_registered = False
         self._heard: dict[UUri, None] = {}  # topics of updates while there was no answer
         self._topics: deque[UUri] = deque()  # to list in this round, the asked one first
         self._later: deque[UUri] = deque()  # in the next rounds
@@ -215,12 +214,10 @@ class ExternalUsubscription:
             return
         self._end_expired()
         if now_ns >= self._next_poll_ns:
-            if self._requests.is_awaiting and self._refusal is not None:
-                self._requests.end_page()
-                self._on_refusal(self._refusal, now_ns)
-                self._begin_list()
-            elif self._requests.is_awaiting:
+            if self._requests.is_awaiting:
+                self._unanswered += 1
                 self._on_no_answer()
+                self._refusal = None
             else:
                 self._begin_list()
             self._request_page(now_ns)
@@ -236,23 +233,24 @@ class ExternalUsubscription:
 
     def _request_page(self, now_ns: int) -> None:
         # After a silence it may listen at the methods of the other version only.
-        is_uncertain = self._unanswered or (self._is_refused and not self._topics)
-        versions = OTHER_VERSION if is_uncertain else (self._version,)
+        versions = OTHER_VERSION if self._unanswered else (self._version,)
         for version in versions:
+            if self._requests.is_valid(version, now_ns):
+                continue
             topic = self._topics[0] if self._topics else None
             payload = fetch_request(version, self._listed_count, topic).SerializeToString()
             message = self._request(version, FETCH_SUBSCRIPTIONS, payload)
             if self._send(message):
                 self._requests.add(message.id, version, now_ns)
-        poll_ns = self._poll_ns() if self._is_known else POLL_NS
-        self._next_poll_ns = now_ns + max(poll_ns, self._requests.pause_ns)
+        self._requested_ns = now_ns
+        self._next_poll_ns = now_ns + max(self._poll_ns(), self._requests.pause_ns(self._unanswered))
 
     def _request(self, version: int, method: int, payload: bytes) -> UMessage:
         sink = UUri(self._authority, USUBSCRIPTION, version, method)
         return request(self._ids.next(), self._client, sink, payload, UPayloadFormat.PROTOBUF, ttl=TTL_MS)
 
     def _poll_ns(self) -> int:
-        return POLL_NS + POLL_NS_PER_SUBSCRIPTION * self._directory.count
+        return POLL_NS + (POLL_NS_PER_SUBSCRIPTION * self._directory.count if self._is_known else 0)
 
     def _send(self, message: UMessage) -> bool:
         assert self._bus is not None
@@ -264,16 +262,19 @@ class ExternalUsubscription:
         return True
 
     def _on_no_answer(self) -> None:
-        self._is_answering = self._is_registered = False
-        self._unanswered += 1
-        self._lost(UCode.PERMISSION_DENIED.name if self._is_denied else NO_ANSWER)
+        """Nor the end of a refused request in the other version. A late one counts."""
+        if self._refusal is not None:
+            self._lost(self._refusal.name)
+        else:
+            self._is_answering = self._is_registered = False
+            self._lost(UCode.PERMISSION_DENIED.name if self._is_denied else NO_ANSWER)
         self._is_denied = False
         if self._listed_count or self._topics:  # they may be of a process that has gone
             self._requests.end_page()
             self._begin_list()
 
     def _lost(self, why: str) -> None:
-        never_listed = not self._is_reported and max(self._unanswered, self._refused) >= UNANSWERED
+        never_listed = not self._is_reported and self._unanswered >= UNANSWERED
         if self._is_known or never_listed:
             self._is_reported = True
             log.warning(
@@ -311,6 +312,8 @@ class ExternalUsubscription:
             return
         if not self._is_answering:
             self.counts["updates_in_silence"] += 1
+            if not self._heard:  # it may have returned
+                self._next_poll_ns = min(self._next_poll_ns, self._requested_ns + TTL_MS * 1_000_000)
             if len(self._heard) < MAX_TOPICS:
                 self._heard[change.entry.topic] = None
             return
@@ -342,15 +345,17 @@ class ExternalUsubscription:
             self._requests.on_answer(reqid, arrived_ns)
         if version is None:
             return
-        self._version, self._is_denied = version, False
-        self._is_answering, self._unanswered = True, 0
+        self._version, self._is_denied, self._is_answering = version, False, True
         if code not in (UCode.OK, *_OF_OTHER_VERSION) and not self._topics:
             self._refusal = code  # applied at the next poll
             if not self._is_registered:
                 self._register()
             return
         self._requests.end_page()
-        self._on_list(message, code, self._context.clock.monotonic_ns())
+        self._unanswered, now_ns = 0, self._context.clock.monotonic_ns()
+        self._on_list(message, code, now_ns)
+        if not self._requests.is_awaiting:
+            self._next_poll_ns = max(self._requested_ns + self._poll_ns(), now_ns + self._requests.rest_ns)
 
     def _on_list(self, message: UMessage, code: UCode, now_ns: int) -> None:
         if self._topics:
@@ -399,18 +404,16 @@ class ExternalUsubscription:
                 self._quiet_ns = now_ns
 
     def _on_refusal(self, code: UCode, now_ns: int) -> None:
-        """Try the other version, then list topics one by one, or go on with both versions."""
-        self._refused += 1
-        if code is UCode.INVALID_ARGUMENT and self._version == VERSION_3 and self._refused >= REFUSALS:
-            self._later.extendleft(self._heard)
-            self._heard.clear()
-            self._list_topics(self._known_topics(), now_ns)
-            return
+        """Try the other version, then list topics one by one."""
+        if code is UCode.INVALID_ARGUMENT and self._version == VERSION_3:
+            self._refused += 1
+            if self._refused >= REFUSALS:
+                self._later.extendleft(self._heard)
+                self._heard.clear()
+                self._list_topics(self._known_topics(), now_ns)
+                return
         self._lost(code.name)
-        if code in _OF_OTHER_VERSION:
-            self._version = OTHER_VERSION[self._version]
-        else:
-            self._is_refused = True
+        self._version = OTHER_VERSION[self._version]
 
     def _register(self) -> None:
         if self._version == VERSION_4:
@@ -465,7 +468,6 @@ class ExternalUsubscription:
         self._missing = missing - ending
         ended: dict[TopicEntityPair, SubscriptionRecord | None] = dict.fromkeys(ending)
         self._apply(ended | {pair: each for pair, each in listed.items() if known.get(pair) != each})
-        self._is_refused = False
         if not self._is_known:
             self._is_known, self._is_reported = True, False
             self._directory.set_outage(None)
