@@ -543,7 +543,7 @@ def refuse_version_4(rig: Rig, code: UCode, count: int) -> None:
         rig.wait_topics()
 
 
-@pytest.mark.parametrize("code", [UCode.RESOURCE_EXHAUSTED, UCode.INTERNAL, UCode.NOT_FOUND])
+@pytest.mark.parametrize("code", [UCode.RESOURCE_EXHAUSTED, UCode.INTERNAL, UCode.INVALID_ARGUMENT])
 def test_a_process_that_refuses_its_list_is_followed_by_its_updates(
     rig: Rig, code: UCode, caplog: pytest.LogCaptureFixture
 ) -> None:

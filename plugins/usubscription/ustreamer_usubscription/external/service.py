@@ -346,7 +346,8 @@ class ExternalUsubscription:
         if version is None:
             return
         self._version, self._is_denied, self._is_answering = version, False, True
-        if code not in (UCode.OK, *_OF_OTHER_VERSION) and not self._topics:
+        ends_page = code in (UCode.OK, *_OF_OTHER_VERSION) or self._topics
+        if not ends_page or (code is UCode.INVALID_ARGUMENT and version == VERSION_4 and self._unanswered):
             self._refusal = code  # applied at the next poll
             if not self._is_registered:
                 self._register()
