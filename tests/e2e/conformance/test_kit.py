@@ -44,7 +44,13 @@ def test_a_wrong_authority_ends_with_69_and_names_it() -> None:
 
 
 def test_a_mutant_is_found() -> None:
-    assert failed_cases(MUTANTS[0]) == ["a_caller_of_unsubscribe_is_no_longer_listed"]
+    found = failed_cases(MUTANTS[0])  # cases run in parallel: the first that ends
+    finders = {
+        "a_caller_of_unsubscribe_is_no_longer_listed",
+        "unsubscribing_without_a_subscription_means_unsubscribed",
+    }
+    assert found
+    assert set(found) <= finders
 
 
 def test_another_usubscription_is_judged_by_what_it_does() -> None:
