@@ -1,7 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The requests for the pages of a list: which answers count, and how long the next request waits."""
 
-from ustreamer_usubscription.external.list_requests import MAX_ANSWER_NS, MAX_OPEN, ListRequests
+from ustreamer_usubscription.external.list_requests import (
+    FIRST_PAUSE_NS,
+    MAX_ANSWER_NS,
+    MAX_OPEN,
+    MAX_PAUSE_NS,
+    ListRequests,
+)
 
 from ustreamer.uprotocol.uuid import UUID
 
@@ -35,13 +41,19 @@ def test_the_pause_is_twice_the_time_of_an_answer_since_the_answer_before() -> N
     for number in range(3):
         requests.add(IDS[number], 3, 0)
     requests.on_answer(IDS[0], 2 * SECOND_NS)
-    assert requests.pause_ns == 4 * SECOND_NS
+    assert requests.pause_ns(0) == 4 * SECOND_NS
     requests.on_answer(IDS[1], 3 * SECOND_NS)
-    assert requests.pause_ns == 2 * SECOND_NS
+    assert requests.pause_ns(0) == 2 * SECOND_NS
     requests.on_answer(UUID(1, 1), 9 * SECOND_NS)  # of no request
-    assert requests.pause_ns == 2 * SECOND_NS
+    assert requests.pause_ns(0) == 2 * SECOND_NS
     requests.on_answer(IDS[2], 3 * SECOND_NS + 2 * MAX_ANSWER_NS)
-    assert requests.pause_ns == 2 * MAX_ANSWER_NS
+    assert requests.pause_ns(0) == 2 * MAX_ANSWER_NS
+
+
+def test_without_an_answer_the_pause_doubles_up_to_its_limit() -> None:
+    requests = ListRequests()
+    pauses = [requests.pause_ns(number) for number in range(5)]
+    assert pauses == [FIRST_PAUSE_NS, 2 * FIRST_PAUSE_NS, *[MAX_PAUSE_NS] * 3]
 
 
 def test_at_most_the_latest_requests_are_remembered() -> None:
