@@ -1067,15 +1067,23 @@ def test_a_change_of_another_subscription_does_not_affect_a_held_message(held_wo
     assert held_world.egress["dash"].messages == [message]
 
 
-def test_a_held_message_is_delivered_after_its_topic_was_evicted(
+def hold_of_evicted_topic(
     build: "type[World]", holding: "type[HoldingFilter]"
-) -> None:
+) -> "tuple[World, list[UMessage]]":
+    """A world that holds a message of each of two topics, with room for the routes of one."""
     world = build(lambda delivery: [holding(delivery, SECOND_NS)], route_limit=1)
     messages = [event(world, topic) for topic in (SPEED, DOORS)]
     for each in messages:
         world.directory.subscribe(each.attributes.source, DASH, SECOND_NS)
     for each in messages:
         world.receive("chassis", each)
+    return world, messages
+
+
+def test_a_held_message_is_delivered_after_its_topic_was_evicted(
+    build: "type[World]", holding: "type[HoldingFilter]"
+) -> None:
+    world, messages = hold_of_evicted_topic(build, holding)
     world.time.advance(s=1)
     world.run()
     assert world.egress["dash"].messages == messages
@@ -1084,12 +1092,7 @@ def test_a_held_message_is_delivered_after_its_topic_was_evicted(
 def test_a_held_message_of_an_evicted_topic_has_a_verdict_after_a_stop(
     build: "type[World]", holding: "type[HoldingFilter]"
 ) -> None:
-    world = build(lambda delivery: [holding(delivery, SECOND_NS)], route_limit=1)
-    messages = [event(world, topic) for topic in (SPEED, DOORS)]
-    for each in messages:
-        world.directory.subscribe(each.attributes.source, DASH, SECOND_NS)
-    for each in messages:
-        world.receive("chassis", each)
+    world, messages = hold_of_evicted_topic(build, holding)
     abandoned = world.dispatcher.abandon_held(UStatus(UCode.UNAVAILABLE, "stopped"))
     assert sorted(each.id for each in abandoned) == sorted(each.id for each in messages)
     assert world.ledger().queued == 0
