@@ -624,6 +624,29 @@ def caller_at_the_wrong_endpoint(world: World) -> Iterator[Expected]:
     yield Expected(method, "wrong_endpoint", ("'inside'", "far"))
 
 
+def _send_response(world: World, method: UUri, at: str) -> UUri:
+    """Send a response of `method` to a caller behind another endpoint; returns the caller."""
+    caller = world.subscriber("cloud")
+    world.app(at).send(response(new_id(), request(new_id(), caller, method, ttl=30_000)))
+    return caller
+
+
+@fault
+def server_without_access(world: World) -> Iterator[Expected]:
+    method = UUri("guest", 0x26, 1, 1)
+    caller = _send_response(world, method, "guest")
+    yield Expected(
+        method, "access_denied", (f"responses of {method} to {caller}", "endpoints.guarded.access")
+    )
+
+
+@fault
+def server_at_the_wrong_endpoint(world: World) -> Iterator[Expected]:
+    method = UUri("far", 0x27, 1, 1)
+    caller = _send_response(world, method, "car")
+    yield Expected(method, "wrong_endpoint", (f"responses of {method} to {caller}", "'inside'"))
+
+
 @fault
 def caller_and_method_in_one_network(world: World) -> Iterator[Expected]:
     method = UUri("hpc", 0x21, 1, 1)

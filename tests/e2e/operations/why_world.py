@@ -68,6 +68,11 @@ allow = true
 type = "publish"
 source = "//guest/3002/1/FFFF"
 
+[[endpoints.guarded.access]]
+allow = false
+type = "response"
+source = "//guest/26/1/FFFF"
+
 [endpoints.far]
 transport = "zenoh"
 authorities = ["far"]

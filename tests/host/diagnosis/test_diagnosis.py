@@ -429,6 +429,14 @@ def test_the_denied_calls_of_another_caller_are_no_problem_of_the_given_one() ->
     assert [each.cause for each in found] == ["no_answer"]
 
 
+@pytest.mark.parametrize(("age_ms", "count"), [(5_000, 1), (75_000, 0)])
+def test_denied_responses_concern_the_caller_that_they_go_to(age_ms: int, count: int) -> None:
+    denials = (denial_of(METHOD, CALLER, age_ms, "access"),)
+    for source, expected in ((None, count), (CALLER, count), (UUri("hpc", 0x77, 1, 0), 0)):
+        found = method_findings(evidence(METHOD, running=True, denials=denials, source=source))
+        assert [each.cause for each in found] == (["access_denied"] * expected or [HEALTHY])
+
+
 @pytest.mark.parametrize(
     ("age_ms", "others", "causes"),
     [

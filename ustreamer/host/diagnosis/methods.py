@@ -64,6 +64,13 @@ _CALL_FAILURES: Final = {
 """Failures of calls by kind: their cause, what happened to the calls, and what to do."""
 
 
+_SPOOFED_RESPONSES: Final = (
+    "The streamer denies",
+    "Move the server's authority to `authorities` of endpoint {!r}, or correct its source.",
+)
+"""Responses from the wrong endpoint: what denies them, and what to do."""
+
+
 def method_findings(evidence: Evidence) -> list[DiagnosisFinding]:
     """All findings about a method, the cause first; one `healthy` finding if nothing is wrong."""
     found = run_checks(METHOD_CHECKS, evidence) or list(_unanswered_calls(evidence))
@@ -132,6 +139,28 @@ def _denied(evidence: Evidence) -> Iterator[DiagnosisFinding]:
             evidence.loaded_ms,
             advice.format(ingress),
         )
+
+
+def _denied_responses(evidence: Evidence) -> Iterator[DiagnosisFinding]:
+    """Responses of the server to the given caller, or to any, were denied: the last denial names why."""
+    denied = [
+        each
+        for each in evidence.denials
+        if each.source == evidence.subject
+        and evidence.source in (None, each.sink)
+        and each.is_current(evidence.now_ms)
+    ]
+    if not denied:
+        return
+    last = max(denied, key=lambda each: each.last_ms)
+    callers = listed(dict.fromkeys(str(each.sink) for each in denied))
+    what, advice = DENIALS.get(last.denied_as, _SPOOFED_RESPONSES)
+    yield DiagnosisFinding(
+        "access_denied" if last.denied_as in DENIALS else "wrong_endpoint",
+        f"{what} responses of {evidence.subject} to {callers} at endpoint {last.ingress!r}: {last.reason}.",
+        min(each.first_ms for each in denied),
+        advice.format(last.ingress),
+    )
 
 
 def _same_network(evidence: Evidence) -> Iterator[DiagnosisFinding]:
@@ -341,6 +370,7 @@ METHOD_CHECKS: Final[tuple[Check, ...]] = (
     unknown_authority,
     _denied_caller,
     _denied,
+    _denied_responses,
     _same_network,
     _deferred,
     _server_link,
