@@ -15,6 +15,7 @@ from ustreamer_usubscription.operator_changes import RemovalPattern
 
 from tests.waiting import wait_until
 from ustreamer.core.base.clock import ManualClock
+from ustreamer.core.base.links import LinkStates
 from ustreamer.core.base.timers import Timers
 from ustreamer.core.routing.subscriptions import ServiceOutage
 from ustreamer.hooks import PluginContext
@@ -50,7 +51,10 @@ class Rig:
         self.timers, self.lock = Timers(), Lock()
         network = LocalNetwork("self")
         self.bus, self.other = LocalTransport(network, OWN), LocalTransport(network, OWN)
-        context = PluginContext(OWN, (OWN, "chassis"), directory, self.time.clock(), self._schedule)
+        self.links = LinkStates(lambda _: "backbone")
+        context = PluginContext(
+            OWN, (OWN, "chassis"), directory, self.time.clock(), self._schedule, links=self.links
+        )
         self.directory = InMemoryDirectory()
         self.service = ExternalUsubscription(
             UsubscriptionConfig(external=True, **config), context, self.directory
@@ -346,6 +350,30 @@ def test_the_first_update_in_a_silence_advances_the_next_request(rig: Rig) -> No
     rig.update(listed(TOPICS[1]))
     wait_until(lambda: rig.service.counts["updates_in_silence"] == 2)
     assert len(rig.requests) == 6
+
+
+def test_a_node_that_joins_the_network_advances_the_next_request_of_a_long_list(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, max_subscriptions=20_000)
+    topics = [UUri(OWN, 0x5000, 1, 0x8000 + number) for number in range(20_000)]
+    rig.answer(rig.wait_request(1), *map(listed, topics))
+    wait_until(lambda: bool(rig.directory.subscribers(topics[-1])))
+    rig.advance(ms=400)
+    rig.links.set_state("backbone", up=True)
+    wait_until(lambda: rig.timers.next_due_ns == rig.time.now_ns + 100_000_000)
+    rig.advance(ms=100)
+    rig.wait_request(2)
+    rig.links.set_state("backbone", up=True)  # without an answer, too
+    wait_until(lambda: rig.timers.next_due_ns == rig.time.now_ns + 500_000_000)
+    rig.service.stop()
+
+
+def test_a_request_is_valid_until_the_next_one(rig: Rig) -> None:
+    """Where nobody listens, it waits at the endpoint: a process that returns gets it at once."""
+    for pause_ms, count in ((500, 1), (1_000, 2), (2_000, 4)):
+        rig.wait_request(count)
+        rig.advance(ms=pause_ms)
+    rig.wait_request(6)
+    assert [each.attributes.ttl for each in rig.requests] == [1_000, 1_000, *[2_000] * 4]
 
 
 def test_a_refusal_of_one_version_does_not_replace_the_late_answer_in_the_other(rig: Rig) -> None:

@@ -52,14 +52,17 @@ class ExternalDevice:
     subscriber_field = b""
     """The encoded field of the subscriber, for a uSubscription that requires it in requests."""
 
-    def __init__(self, directory: Path, stack: ExitStack, *, streamers: int = 1) -> None:
+    def __init__(
+        self, directory: Path, stack: ExitStack, *, streamers: int = 1, has_routers: bool = False
+    ) -> None:
         """Several `streamers` have the same authority, and a router on each network."""
+        has_routers = has_routers or streamers > 1
         self.backbone, self.cloud = tcp_ports(2)
         self._service: subprocess.Popen[bytes] | None = None
-        if streamers > 1:
+        if has_routers:
             for port in (self.backbone, self.cloud):
                 stack.callback(open_router(port).close)
-        mode, key = ("peer", "listen") if streamers == 1 else ("client", "connect")
+        mode, key = ("client", "connect") if has_routers else ("peer", "listen")
         self.streamers = [
             stack.enter_context(self._streamer(directory, f"streamer{number}", mode, key))
             for number in range(streamers)

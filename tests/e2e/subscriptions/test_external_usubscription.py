@@ -4,6 +4,7 @@
 import json
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,7 +16,7 @@ from tests.e2e.rigs import wire
 from tests.e2e.rigs.entities import ZenohEntity
 from tests.e2e.rigs.streamer import StreamerProcess, run_command, statistics
 from tests.e2e.rigs.wire import Uri
-from tests.e2e.subscriptions.external_device import ExternalDevice
+from tests.e2e.subscriptions.external_device import USUBSCRIPTION, ExternalDevice
 
 
 class Device(ExternalDevice):
@@ -23,8 +24,10 @@ class Device(ExternalDevice):
 
     topic = Uri("hpc.vin1", 0x5000, 1, 0x8001)
 
-    def __init__(self, directory: Path, stack: ExitStack, *, streamers: int = 1) -> None:
-        super().__init__(directory, stack, streamers=streamers)
+    def __init__(
+        self, directory: Path, stack: ExitStack, *, streamers: int = 1, has_routers: bool = False
+    ) -> None:
+        super().__init__(directory, stack, streamers=streamers, has_routers=has_routers)
         self.publisher = stack.enter_context(
             ZenohEntity(self.backbone, "hpc.vin1", 0x5000, listen_to="up/none")
         )
@@ -75,6 +78,46 @@ def test_the_streamer_follows_a_process_that_is_killed_and_returns_empty_or_full
     assert max(followed_s) < FOLLOWED_S
     names = [each["event"] for each in device.streamer.log_records]
     assert "usubscription.external_found" in names
+
+
+MANY: Final = 20_000
+FLOORS: Final = 3
+"""A follower decodes as a bare client does, changes the directory, and prepares the endpoints for the topics."""
+
+
+def read_list_s(device: Device) -> float:
+    """The time in which a bare client reads the list of the other process."""
+    with ZenohEntity(device.backbone, "hpc.vin1", 0x10A3) as client:
+        began = time.monotonic()
+        answer = client.call(USUBSCRIPTION.at(wire.FETCH_SUBSCRIPTIONS))
+        entries = wire.fields(answer.payload)[1]
+        assert all(isinstance(each, bytes) and wire.fields(each) for each in entries)
+        assert len(entries) == MANY + 1
+        return time.monotonic() - began
+
+
+def wait_lost(device: Device, count: int) -> None:
+    device.streamer.stderr.wait_count(lambda line: "usubscription.external_lost" in line, count)
+
+
+@pytest.mark.parametrize("has_routers", [False, True], ids=["direct", "router"])
+def test_a_process_with_a_long_list_is_followed_within_a_second_and_the_time_of_its_list(
+    tmp_path: Path, has_routers: bool
+) -> None:
+    with ExitStack() as stack:
+        device = Device(tmp_path, stack, has_routers=has_routers)
+        device.start_service(SUBSCRIBED, str(MANY))
+        device.wait_flows(True)
+        floor_s = read_list_s(device)
+        followed_s = []
+        for count, (arguments, flows) in enumerate([((), False), ((SUBSCRIBED, str(MANY)), True)] * 2):
+            device.kill_service()
+            wait_lost(device, count + 1)
+            device.start_service(*arguments)
+            followed_s.append(device.wait_flows(flows))
+        floor_s = max(floor_s, read_list_s(device))
+        print(f"floor_s={floor_s:.2f} followed_s={[round(each, 2) for each in followed_s]}")
+        assert max(followed_s) < 1 + FLOORS * floor_s
 
 
 @pytest.mark.parametrize(("before", "after"), [(3, 4), (4, 3)])

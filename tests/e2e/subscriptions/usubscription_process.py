@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A uSubscription of version 3 or 4 as a process of its own, with a codec of its own, which keeps nothing on disk.
 
-    python -m tests.e2e.subscriptions.usubscription_process PORT VERSION [silent] [slow] [TOPIC,SUBSCRIBER]...
+    python -m tests.e2e.subscriptions.usubscription_process PORT VERSION [silent] [slow] [COUNT] [TOPIC,SUBSCRIBER]...
 
-It starts with the given subscriptions, as `authority/entity/version/resource` in hex. It publishes updates on its
-change topic, unless it is `silent`. If it is `slow`, each list takes `SLOW_LIST_S`. The first line is READY.
+It starts with the given subscriptions, as `authority/entity/version/resource` in hex, and with `COUNT` others. It
+publishes updates on its change topic, unless it is `silent`. If it is `slow`, each list takes `SLOW_LIST_S`. The first
+line is READY.
 """
 
 import os
@@ -100,6 +101,13 @@ class OutsideUsubscription:
             )
 
 
+def many_subscriptions(count: int) -> list[tuple[Uri, Uri]]:
+    return [
+        (Uri(AUTHORITY, 0x6000 + number // 0x1000, 1, 0x8000 + number % 0x1000), Uri("cloud", 0x10A2, 1))
+        for number in range(count)
+    ]
+
+
 def uri_in(text: str) -> Uri:
     authority, *numbers = text.split("/")
     return Uri(authority, *(int(each, 16) for each in numbers))
@@ -108,11 +116,12 @@ def uri_in(text: str) -> Uri:
 def main() -> None:
     port, version, *rest = sys.argv[1:]
     pairs = [each.split(",") for each in rest if "," in each]
+    count = sum(int(each) for each in rest if each.isdecimal())
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     service = OutsideUsubscription(
         int(port),
         int(version),
-        [(uri_in(topic), uri_in(who)) for topic, who in pairs],
+        [(uri_in(topic), uri_in(who)) for topic, who in pairs] + many_subscriptions(count),
         silent="silent" in rest,
         slow="slow" in rest,
     )

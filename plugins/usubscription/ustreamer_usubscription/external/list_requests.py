@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The requests for the pages of a list: when to repeat one, which answer counts, how long the other process takes.
 
-A process may answer one request after the other, and need seconds for each. So a request is not repeated before its ttl
-has passed, and the pauses between repetitions grow: two requests in a version wait after 3 s, and not six. After a
-quick answer it is likely that a process without one has gone. So it is soon requested again, to find it as it returns.
+A process may answer one request after the other, and need seconds for each. So a request is not repeated within a
+second, and the pauses between repetitions grow: two requests in a version wait after 3 s, and not six. After a quick
+answer it is likely that a process without one has gone. So it is soon requested again.
+
+A request is valid until the next one. Where a network knows that nobody listens, it waits at the endpoint, and the
+process gets it as it returns.
 """
 
 from collections import OrderedDict
@@ -16,7 +19,8 @@ from ustreamer.uprotocol.uuid import UUID
 MAX_OPEN: Final = 64
 """Requests that are remembered."""
 MAX_ANSWER_NS: Final = 5_000_000_000
-TTL_MS: Final = 1_000
+TTL_NS: Final = 1_000_000_000
+"""The shortest ttl of a request, and the time in which it is not repeated; not after a quick answer."""
 FIRST_PAUSE_NS: Final = 500_000_000
 QUICK_PAUSE_NS: Final = 1_000_000_000
 """The longest pause between repetitions after a quick answer."""
@@ -55,7 +59,7 @@ class ListRequests:
         sent_ns = [
             each.sent_ns for each in self._open.values() if (each.version, each.page) == (version, self._page)
         ]
-        return bool(sent_ns) and now_ns - sent_ns[-1] < TTL_MS * 1_000_000
+        return bool(sent_ns) and now_ns - sent_ns[-1] < TTL_NS
 
     def version_of(self, id: UUID | None) -> int | None:
         """The version of a request for the awaited page; None for any other."""
@@ -96,6 +100,13 @@ class ListRequests:
         """The time from a request to the next one, after `unanswered` ones. The process can answer two in it."""
         longest_ns = QUICK_PAUSE_NS if self._is_quick else MAX_PAUSE_NS
         return max(min(FIRST_PAUSE_NS << min(unanswered, 8), longest_ns), 2 * self._answer_ns)
+
+    def ttl_ns(self, pause_ns: int) -> int:
+        """The ttl of a request that is followed by another one after `pause_ns`.
+
+        After a quick answer, a process that returns gets one request and not two.
+        """
+        return pause_ns if self._is_quick else max(pause_ns, TTL_NS)
 
     @property
     def _is_quick(self) -> bool:

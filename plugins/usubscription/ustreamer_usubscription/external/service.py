@@ -37,6 +37,7 @@ from ustreamer.core.base.log_limit import limited
 from ustreamer.core.routing.subscriptions import NO_ANSWER, ServiceOutage
 from ustreamer.core.routing.usubscription_codec import (
     CHANGE_RESOURCE,
+    NS_PER_MS,
     USUBSCRIPTION,
     VERSION_3,
     VERSION_4,
@@ -66,7 +67,7 @@ from ustreamer_usubscription.external.codec import (
     fetch_request,
     page_in,
 )
-from ustreamer_usubscription.external.list_requests import TTL_MS, ListRequests
+from ustreamer_usubscription.external.list_requests import TTL_NS, ListRequests
 from ustreamer_usubscription.inbox import ServiceInbox
 from ustreamer_usubscription.model.subscription import SubscriptionRecord, TopicEntityPair
 from ustreamer_usubscription.operator_changes import OperatorChange
@@ -130,6 +131,7 @@ class ExternalUsubscription:
         self._unanswered = self._refused = 0
         self._refusal: UCode | None = None  # of the awaited page, which the other version may still answer
         self._is_registered = False
+        self._up_count = 0  # of the link to that process
         self._heard: dict[UUri, None] = {}  # topics of updates while there was no answer
         self._topics: deque[UUri] = deque()  # to list in this round, the asked one first
         self._later: deque[UUri] = deque()  # in the next rounds
@@ -181,6 +183,7 @@ class ExternalUsubscription:
             for source, sink in filters:
                 bus.register_listener(source, sink, self._on_message)
                 undo.callback(bus.unregister_listener, source, sink, self._on_message)
+            self._context.links.watch(self._inbox.wake)
             self._running = undo.pop_all()
 
     def on_endpoints_up(self) -> None:
@@ -213,6 +216,7 @@ class ExternalUsubscription:
         if not self._is_started:
             return
         self._end_expired()
+        self._check_link(now_ns)
         if now_ns >= self._next_poll_ns:
             if self._requests.is_awaiting:
                 self._unanswered += 1
@@ -225,6 +229,18 @@ class ExternalUsubscription:
             self._timer_ns = self._next_poll_ns
             self._context.schedule(self._timer_ns, self._inbox.wake)
 
+    def _check_link(self, now_ns: int) -> None:
+        """A node has joined the network of that process, which may have restarted: advance the next request.
+
+        Not in a silence: then a request waits for it.
+        """
+        up_count = self._context.links.state_of(self._authority).up_count
+        if up_count != self._up_count:
+            self._up_count = up_count
+            if not self._unanswered:
+                soon_ns = max(now_ns, self._requested_ns + self._requests.pause_ns(0))
+                self._next_poll_ns = min(self._next_poll_ns, soon_ns)
+
     def _begin_list(self) -> None:
         self._listed, self._listed_count, self._changes = {}, 0, []
         self._refusal = None
@@ -234,20 +250,23 @@ class ExternalUsubscription:
     def _request_page(self, now_ns: int) -> None:
         # After a silence it may listen at the methods of the other version only.
         versions = OTHER_VERSION if self._unanswered else (self._version,)
+        pause_ns = max(self._poll_ns(), self._requests.pause_ns(self._unanswered))
+        ttl_ns = self._requests.ttl_ns(pause_ns)
         for version in versions:
             if self._requests.is_valid(version, now_ns):
                 continue
             topic = self._topics[0] if self._topics else None
             payload = fetch_request(version, self._listed_count, topic).SerializeToString()
-            message = self._request(version, FETCH_SUBSCRIPTIONS, payload)
+            message = self._request(version, FETCH_SUBSCRIPTIONS, payload, ttl_ns)
             if self._send(message):
                 self._requests.add(message.id, version, now_ns)
         self._requested_ns = now_ns
-        self._next_poll_ns = now_ns + max(self._poll_ns(), self._requests.pause_ns(self._unanswered))
+        self._next_poll_ns = now_ns + pause_ns
 
-    def _request(self, version: int, method: int, payload: bytes) -> UMessage:
+    def _request(self, version: int, method: int, payload: bytes, ttl_ns: int = TTL_NS) -> UMessage:
         sink = UUri(self._authority, USUBSCRIPTION, version, method)
-        return request(self._ids.next(), self._client, sink, payload, UPayloadFormat.PROTOBUF, ttl=TTL_MS)
+        ttl = ttl_ns // NS_PER_MS
+        return request(self._ids.next(), self._client, sink, payload, UPayloadFormat.PROTOBUF, ttl=ttl)
 
     def _poll_ns(self) -> int:
         return POLL_NS + (POLL_NS_PER_SUBSCRIPTION * self._directory.count if self._is_known else 0)
@@ -313,7 +332,7 @@ class ExternalUsubscription:
         if not self._is_answering:
             self.counts["updates_in_silence"] += 1
             if not self._heard:  # it may have returned
-                self._next_poll_ns = min(self._next_poll_ns, self._requested_ns + TTL_MS * 1_000_000)
+                self._next_poll_ns = min(self._next_poll_ns, self._requested_ns + TTL_NS)
             if len(self._heard) < MAX_TOPICS:
                 self._heard[change.entry.topic] = None
             return
