@@ -69,7 +69,7 @@ class ServiceRig:
         self._ids = UuidSource(self.clock.clock().wall_ms)
         self._remote_requests: list[UMessage] = []
         self.probes: list[UMessage] = []
-        """Copies of requests in the other version, to devices that have not answered."""
+        """Requests for the version of devices that have not answered."""
         self._responses: dict[UUID, UMessage] = {}
         self._changed = threading.Condition()
         self._timers = Timers()
@@ -280,7 +280,7 @@ class ServiceRig:
 
     def _is_probe(self, message: UMessage) -> bool:
         silent = list(self.plugin.service._remote_topics._probes._silent.values())
-        return any(each.probe is not None and each.probe.reqid == message.id for each in silent)
+        return any(message.id in [probe.reqid for probe in each.probes] for each in silent)
 
     def take_remote_requests(self) -> list[UMessage]:
         """The requests to other uSubscriptions since the last call, but for probes; all due requests have been sent."""
@@ -329,6 +329,11 @@ class ServiceRig:
             answer = pb.SubscriptionResponse(status=status, topic=topic.to_pb())
         payload = answer.SerializeToString()
         self.client.send(response(self._ids.next(), call, payload, UPayloadFormat.PROTOBUF))
+
+    def answer_list(self, probe: UMessage) -> None:
+        """Answer a FetchSubscriptions with an empty list. On return the service has processed it."""
+        self.client.send(response(self._ids.next(), probe, b"", UPayloadFormat.PROTOBUF))
+        self.fetch()
 
     def remote_refuses(self, call: UMessage, code: UCode, text: str = "no") -> None:
         """Answer a request with an error. On return the service has processed it."""

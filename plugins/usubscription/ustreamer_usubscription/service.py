@@ -114,7 +114,7 @@ class UsubscriptionService:
         self._remote_topics = RemoteTopics(self._state, context.authority, context.links, self._ids, config)
         self._deciders: Mapping[UMessageType, Callable[[UMessage, Transaction], RequestOutcome | None]] = {
             UMessageType.REQUEST: self._decide_request,
-            UMessageType.RESPONSE: self._remote_topics.on_response,
+            UMessageType.RESPONSE: self._on_response,
             UMessageType.NOTIFICATION: self._on_notification,
         }
         self._started_ns = context.clock.monotonic_ns()
@@ -352,6 +352,9 @@ class UsubscriptionService:
 
     def _on_notification(self, message: UMessage, _transaction: Transaction) -> None:
         self._remote_topics.on_notification(message, self._context.clock.monotonic_ns())
+
+    def _on_response(self, message: UMessage, transaction: Transaction) -> None:
+        self._remote_topics.on_response(message, transaction, self._context.clock.monotonic_ns())
 
     def _unknown_method(self, version: int, method: int) -> UStatusError:
         methods = [*self._mutations, *self._queries]

@@ -169,14 +169,10 @@ class SubscriptionReconciler(Generic[K, V, C]):
         """The entry of a pending call."""
         return self._pending.get(call)
 
-    def pending_entries(self, peer: str) -> list[SubscriptionEntry[K, V, C]]:
-        """The entries with a pending call to `peer`."""
+    def unconfirmed_entries(self, peer: str) -> list[SubscriptionEntry[K, V, C]]:
+        """The entries of `peer` that wait for an answer or for a call."""
         known = self._peers.get(peer)
-        return (
-            []
-            if known is None
-            else [each for each in known.entries.values() if each.pending_call is not None]
-        )
+        return [] if known is None else [each for each in known.entries.values() if not each.confirmed]
 
     def on_response(self, call: C) -> SubscriptionEntry[K, V, C] | None:
         """The entry of `call`, which is no longer pending; None if `call` is unknown, superseded or answered.

@@ -12,6 +12,7 @@ from ustreamer_usubscription.remote.peer_versions import MAX_PEERS, PeerVersions
 
 from ustreamer.core.base.links import LinkStates
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
+from ustreamer.uprotocol.pb import usubscription_v4 as pb4
 from ustreamer.uprotocol.umessage import UMessage, response
 from ustreamer.uprotocol.ustatus import UCode
 from ustreamer.uprotocol.uuid import UUID
@@ -152,8 +153,8 @@ def test_a_device_that_listens_in_version_4_only_is_found_within_a_second(rig: "
     assert answer_in_one_version(rig, 4) == [(SUBSCRIBE, 4)] * 3
     assert [states(rig, topic) for topic in TOPICS[:3]] == [[SUBSCRIBED]] * 3
     rig.unsubscribe(REMOTE)
-    rig.advance(s=10)
     assert answer_in_one_version(rig, 4) == [(UNSUBSCRIBE, 4)]
+    rig.advance(s=10)
     assert take_probes(rig) == []
 
 
@@ -170,9 +171,14 @@ def test_a_slow_device_of_version_3_gets_one_probe_and_keeps_its_calls(rig: "Ser
     assert (rig.take_remote_requests(), take_probes(rig)) == ([], [])
     assert [states(rig, topic) for topic in TOPICS[:3]] == [[SUBSCRIBED]] * 3
     rig.subscribe(TOPICS[3])
+    [call] = rig.take_remote_requests()
     rig.advance(s=10)
-    assert [version_of(each) for each in rig.take_remote_requests()] == [3]
-    assert take_probes(rig) == []
+    for each in take_probes(rig):
+        rig.answer_list(each)
+    rig.advance(s=1)
+    assert (rig.take_remote_requests(), take_probes(rig)) == ([], [])
+    rig.remote_grants(call)
+    assert states(rig, TOPICS[3]) == [SUBSCRIBED]
 
 
 def test_a_device_that_answers_in_time_gets_no_probe(rig: "ServiceRig") -> None:
@@ -241,7 +247,7 @@ def test_a_device_that_answered_once_keeps_its_version_while_it_is_away(
 
 
 @pytest.mark.parametrize(("before", "after"), [(3, 4), (4, 3)])
-@pytest.mark.parametrize("answer", [None, UCode.DEADLINE_EXCEEDED])
+@pytest.mark.parametrize("answer", [None, UCode.UNAVAILABLE, UCode.DEADLINE_EXCEEDED])
 def test_a_device_behind_a_router_that_changed_its_version_is_found_by_a_probe(
     rig: "ServiceRig", before: int, after: int, answer: UCode | None
 ) -> None:
@@ -252,13 +258,21 @@ def test_a_device_behind_a_router_that_changed_its_version_is_found_by_a_probe(
     call = rig.take_remote_request()
     if answer is not None:
         rig.remote_refuses(call, answer)
-    rig.advance(s=300)
-    assert version_of(rig.take_remote_request()) == before
     rig.advance(s=1)
-    [probe] = take_probes(rig)
-    assert version_of(probe) == after
-    rig.remote_grants(probe)
+    [v3, v4] = probes = take_probes(rig)
+    assert [(version_of(each), each.attributes.ttl) for each in probes] == [(3, 10_000), (4, 10_000)]
+    assert UUri.from_pb(pb.FetchSubscriptionsRequest.FromString(v3.payload).topic) == TOPICS[1]
+    assert UUri.from_pb(pb4.FetchSubscriptionsRequest.FromString(v4.payload).topic_filter) == TOPICS[1]
+    rig.advance(s=10)  # while it reboots
+    probes = take_probes(rig)
+    rig.take_remote_requests()
+    [probe] = [each for each in probes if version_of(each) == after]
+    rig.answer_list(probe)
+    rig.advance(ms=999)
+    assert rig.take_remote_requests() == []
+    rig.advance(ms=1)
     assert answer_in_one_version(rig, after) == [(SUBSCRIBE, after)]
+    assert states(rig, TOPICS[1]) == [SUBSCRIBED]
     rig.unsubscribe(REMOTE)
     assert answer_in_one_version(rig, after) == [(UNSUBSCRIBE, after)]
 
@@ -271,6 +285,7 @@ def test_a_device_that_was_away_behind_a_router_is_called_in_its_version_again(r
     versions = []
     for _ in range(3):
         versions.append(version_of(rig.take_remote_request()))
+        take_probes(rig)
         rig.advance(s=300)
     assert versions == [3, 3, 3]
     rig.remote_grants(rig.take_remote_request())
@@ -279,6 +294,38 @@ def test_a_device_that_was_away_behind_a_router_is_called_in_its_version_again(r
     assert answer_in_one_version(rig, 3) == [(SUBSCRIBE, 3)]
     rig.advance(s=10)
     assert take_probes(rig) == []
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_slow_device_of_both_versions_keeps_the_one_that_it_answered_in(
+    rig: "ServiceRig", order: int
+) -> None:
+    rig.subscribe(REMOTE)
+    answer_in_one_version(rig, 3)
+    rig.subscribe(TOPICS[1])
+    call = rig.take_remote_request()
+    rig.advance(s=1)
+    for probe in take_probes(rig)[::order]:
+        rig.answer_list(probe)
+    rig.advance(s=100)
+    assert (rig.take_remote_requests(), take_probes(rig)) == ([], [])
+    rig.remote_grants(call)
+    assert states(rig, TOPICS[1]) == [SUBSCRIBED]
+
+
+def test_a_device_that_knows_no_lists_gets_the_next_probes_with_the_next_call(rig: "ServiceRig") -> None:
+    rig.subscribe(REMOTE)
+    answer_in_one_version(rig, 3)
+    rig.subscribe(TOPICS[1])
+    rig.take_remote_requests()
+    rig.advance(s=1)
+    for probe in take_probes(rig):
+        rig.remote_refuses(probe, UCode.UNIMPLEMENTED)
+    rig.advance(s=298)
+    assert (rig.take_remote_requests(), take_probes(rig)) == ([], [])
+    rig.advance(s=3)
+    assert [version_of(each) for each in rig.take_remote_requests()] == [3]
+    assert len(take_probes(rig)) == 2
 
 
 @pytest.mark.parametrize("subscriber", [US3, US4])

@@ -11,7 +11,8 @@ from ustreamer.uprotocol.uuri import UUri
 
 DEVICE = "far.vin1"
 DELAY_NS = PROBE_DELAY_MS * 1_000_000
-LIFETIME_NS = 300_000_000_000
+LIFETIME_MS = 300_000
+LIFETIME_NS = LIFETIME_MS * 1_000_000
 PROBE = VersionProbe(UUID(1, 2), DEVICE, UUri(DEVICE, 5, 1, 0x8001), 4)
 
 
@@ -31,7 +32,7 @@ def links() -> Links:
 
 @pytest.fixture
 def probes(links: Links) -> VersionProbes:
-    found = VersionProbes(links.state_of, LIFETIME_NS // 1_000_000)
+    found = VersionProbes(links.state_of)
     found.on_call(DEVICE, 0)
     return found
 
@@ -44,7 +45,7 @@ def answer(reqid: UUID | None, authority: str = DEVICE) -> UAttributes:
 def test_a_device_is_probed_once_after_the_delay_and_again_after_the_lifetime(probes: VersionProbes) -> None:
     assert list(probes.pop_due(DELAY_NS - 1)) == []
     assert list(probes.pop_due(DELAY_NS)) == [DEVICE]
-    probes.begin(PROBE, DELAY_NS)
+    probes.begin([PROBE], DELAY_NS, LIFETIME_MS)
     probes.on_call(DEVICE, DELAY_NS)  # a further call of the same silence
     assert probes.next_due_ns() == DELAY_NS + LIFETIME_NS
     assert list(probes.pop_due(DELAY_NS + LIFETIME_NS)) == [DEVICE]
@@ -60,7 +61,7 @@ def test_an_answer_ends_the_probes_until_the_next_call(probes: VersionProbes) ->
 def test_only_the_answer_of_the_device_to_its_probe_counts(probes: VersionProbes) -> None:
     assert probes.find(answer(PROBE.reqid)) is None
     list(probes.pop_due(DELAY_NS))
-    probes.begin(PROBE, DELAY_NS)
+    probes.begin([PROBE], DELAY_NS, LIFETIME_MS)
     assert probes.find(answer(PROBE.reqid)) is PROBE
     assert probes.find(answer(PROBE.reqid, "other.vin1")) is None
     assert probes.find(answer(UUID(3, 4))) is None

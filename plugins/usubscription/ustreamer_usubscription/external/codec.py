@@ -22,7 +22,6 @@ from ustreamer.uprotocol.ustatus import UStatusError
 from ustreamer.uprotocol.uuri import UUri
 from ustreamer_usubscription.model.subscription import SubscriptionRecord
 
-FETCH_SUBSCRIPTIONS: Final = 3
 REGISTER_V4: Final = 4
 _ROUTED: Final = (Status.SUBSCRIBED, Status.SUBSCRIBE_PENDING)
 """As in our own service: publications that arrive before the answer of another device are routed already."""

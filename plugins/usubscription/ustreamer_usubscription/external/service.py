@@ -60,7 +60,6 @@ from ustreamer.uprotocol.uuri import ANY, ANY_RESOURCE, ANY_VERSION, UUri
 from ustreamer_usubscription.config import UsubscriptionConfig
 from ustreamer_usubscription.directory import InMemoryDirectory
 from ustreamer_usubscription.external.codec import (
-    FETCH_SUBSCRIPTIONS,
     REGISTER_V4,
     ListedChange,
     change_in,
@@ -72,6 +71,7 @@ from ustreamer_usubscription.inbox import ServiceInbox
 from ustreamer_usubscription.model.subscription import SubscriptionRecord, TopicEntityPair
 from ustreamer_usubscription.operator_changes import OperatorChange
 from ustreamer_usubscription.remote.peer_versions import OTHER_VERSION
+from ustreamer_usubscription.requests.remote_codec import FETCH_SUBSCRIPTIONS
 
 CLIENT: Final = 0x1_0004
 """Instance 1 of core.ustreamer: the entity that asks."""

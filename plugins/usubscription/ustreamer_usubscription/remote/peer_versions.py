@@ -5,8 +5,8 @@ Version 3 comes first. A device that answers UNIMPLEMENTED is called in the othe
 answered and where a call was not delivered: it may listen at the methods of one version only.
 
 An answer settles the version until the link comes up again, because a rebooted device may have another software. Behind
-a router the link stays up while a device reboots. So after a call without an answer the version is uncertain: calls
-keep it, and probes have the other one (version_probes.py).
+a router the link stays up while a device reboots. So a call without an answer is followed by probes
+(version_probes.py); only their answers change a settled version.
 """
 
 from collections import OrderedDict
@@ -24,14 +24,14 @@ OTHER_VERSION: Final = {VERSION_3: VERSION_4, VERSION_4: VERSION_3}
 
 
 class _Peer:
-    """What one device answered since its link came up: ever (`is_settled`), and to the last call (`has_answered`)."""
+    """The version of one device, and whether it has answered in it since its link came up (`is_settled`)."""
 
-    __slots__ = ("has_answered", "is_settled", "refused", "up_count", "version")
+    __slots__ = ("is_settled", "refused", "up_count", "version")
 
     def __init__(self, up_count: int) -> None:
         self.up_count = up_count
         self.version = VERSION_3
-        self.is_settled = self.has_answered = False
+        self.is_settled = False
         self.refused: set[int] = set()
 
 
@@ -51,15 +51,15 @@ class PeerVersions:
         """The version of the next call about `topic`."""
         return VERSION_4 if topic.ue_instance == ANY_INSTANCE else self._peer(topic).version
 
-    def is_uncertain(self, topic: UUri) -> bool:
-        """Whether the device about `topic` may know the other version only: it has not answered the last call."""
-        return topic.ue_instance != ANY_INSTANCE and not self._peer(topic).has_answered
+    def is_settled(self, topic: UUri) -> bool:
+        """Whether the device about `topic` has answered in the present version."""
+        return self._peer(topic).is_settled
 
     def on_answer(self, topic: UUri, version: int) -> None:
         """The device knows the method of a call in `version`."""
         if topic.ue_instance != ANY_INSTANCE:
             peer = self._peer(topic)
-            peer.version, peer.is_settled, peer.has_answered = version, True, True
+            peer.version, peer.is_settled = version, True
             peer.refused.clear()
 
     def on_unimplemented(self, topic: UUri, version: int) -> bool:
@@ -69,19 +69,17 @@ class PeerVersions:
         peer = self._peer(topic)
         peer.refused.add(version)
         if len(peer.refused) == len(OTHER_VERSION):
-            peer.version, peer.is_settled, peer.has_answered = VERSION_3, False, False
+            peer.version, peer.is_settled = VERSION_3, False
             return False
         if peer.version == version:
-            peer.version, peer.is_settled, peer.has_answered = OTHER_VERSION[version], False, False
+            peer.version, peer.is_settled = OTHER_VERSION[version], False
         return True
 
     def on_undelivered(self, topic: UUri, version: int) -> None:
-        """A call in `version` had no answer of the device: the next one, or its probe, has the other version."""
+        """A call in `version` had no answer of the device: the next one has the other version, unless it is settled."""
         peer = self._peer(topic)
-        if peer.version == version:
-            peer.has_answered = False
-            if not peer.is_settled:
-                peer.version = OTHER_VERSION[version]
+        if peer.version == version and not peer.is_settled:
+            peer.version = OTHER_VERSION[version]
 
     def _peer(self, topic: UUri) -> _Peer:
         authority = self._upstream_of(topic.authority_name)

@@ -79,7 +79,7 @@ class RemoteCalls:
         self.repeat = self._reconciler.retry
         self.clear_desired = self._reconciler.forget
         self.is_pending = self._reconciler.is_pending
-        self.pending_calls = self._reconciler.pending_entries
+        self.unconfirmed_calls = self._reconciler.unconfirmed_entries
         self.on_link_changed = self._reconciler.on_link_changed
         self.next_due_ns = self._reconciler.next_due_ns
         self.counts: Counter[str] = Counter()

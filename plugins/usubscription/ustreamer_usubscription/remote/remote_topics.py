@@ -28,7 +28,7 @@ from ustreamer.uprotocol.uattributes import UPayloadFormat
 from ustreamer.uprotocol.umessage import UMessage, request
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuid import UUID, UuidSource
-from ustreamer.uprotocol.uuri import UUri
+from ustreamer.uprotocol.uuri import ANY_INSTANCE, UUri
 from ustreamer.uprotocol.wire import decode_status
 from ustreamer_usubscription.config import UsubscriptionConfig
 from ustreamer_usubscription.model.lifecycle import LifecycleEvent
@@ -40,9 +40,13 @@ from ustreamer_usubscription.remote.remote_calls import (
     RemoteCalls,
     method_of,
 )
-from ustreamer_usubscription.remote.version_probes import VersionProbe, VersionProbes
+from ustreamer_usubscription.remote.version_probes import FETCH_INTERVAL_MS, VersionProbe, VersionProbes
 from ustreamer_usubscription.requests import v3
-from ustreamer_usubscription.requests.remote_codec import CLIENT_CODECS, subscribe_status_in
+from ustreamer_usubscription.requests.remote_codec import (
+    CLIENT_CODECS,
+    FETCH_SUBSCRIPTIONS,
+    subscribe_status_in,
+)
 from ustreamer_usubscription.requests.requests import MAX_DETAILS
 from ustreamer_usubscription.store.transaction import ServiceState, Transaction
 
@@ -106,7 +110,7 @@ class RemoteTopics:
         self._upstream_of = config.upstream_of
         self._calls = RemoteCalls(links.state_of, config.remote_refresh_s * _MS_PER_S, config.upstream_of)
         self._peer_versions = PeerVersions(links.state_of, config.upstream_of)
-        self._probes = VersionProbes(links.state_of, CALL_TIMEOUT_MS)
+        self._probes = VersionProbes(links.state_of)
         self._call_versions: dict[UUri, int] = {}  # of the last call about each topic
         self._responses: list[tuple[RemoteCall, RemoteReply, UUID]] = []
         self._hints: dict[UUri, _StatusHint] = {}  # the last one for each topic with a pending call
@@ -121,13 +125,13 @@ class RemoteTopics:
             self._calls.is_pending(reqid) or self._probes.find(message.attributes) is not None
         )
 
-    def on_response(self, message: UMessage, transaction: Transaction) -> None:
+    def on_response(self, message: UMessage, transaction: Transaction, now_ns: int) -> None:
         """Apply the Response to a call to the transaction, for all subscribers of the topic."""
         reqid, source = message.attributes.reqid, message.attributes.source
         remote_call = None
         probe = self._probes.find(message.attributes)
         if probe is not None:
-            self._on_probe_answer(probe, message)
+            self._on_probe_answer(probe, message, now_ns)
             return
         if reqid is not None and _is_valid_responder(message):
             remote_call = self._calls.on_response(reqid, source.authority_name)
@@ -149,14 +153,25 @@ class RemoteTopics:
         if reply.event is not None:
             transaction.apply_remote_event(remote_call.key, reply.event, reply.reason)
 
-    def _on_probe_answer(self, probe: VersionProbe, response: UMessage) -> None:
-        """Repeat the pending calls of a device in the version of its probe, if it knows that version."""
+    def _on_probe_answer(self, probe: VersionProbe, response: UMessage, now_ns: int) -> None:
+        """Use the version of the probe, if the device knows that version."""
         code = response.attributes.commstatus or UCode.OK
-        if code in {*NOT_DELIVERED, UCode.UNIMPLEMENTED} or not _is_valid_responder(response):
+        if code in NOT_DELIVERED or not _is_valid_responder(response):
             return  # the call may still be answered
+        if code is UCode.UNIMPLEMENTED:  # as above, and the device may know no lists
+            self._probes.postpone(probe, now_ns, CALL_TIMEOUT_MS)
+            return
+        is_other = probe.version != self._peer_versions.version_for(probe.topic)
+        if is_other and self._peer_versions.is_settled(probe.topic):
+            self._probes.on_answer_in_other_version(probe, now_ns)
+        else:
+            self._use_version(probe)
+
+    def _use_version(self, probe: VersionProbe) -> None:
+        """Repeat the calls of a device in the version of its probe, but for those that had it."""
         self._on_version_answer(probe.topic, probe.version)
-        for each in self._calls.pending_calls(probe.authority):
-            if self._peer_versions.version_for(each.key) != self._call_versions[each.key]:
+        for each in self._calls.unconfirmed_calls(probe.authority):
+            if self._peer_versions.version_for(each.key) != self._call_versions.get(each.key):
                 self._calls.repeat(each)
 
     def _on_version_answer(self, topic: UUri, version: int) -> None:
@@ -168,7 +183,8 @@ class RemoteTopics:
         code = response.attributes.commstatus or UCode.OK
         if code in NOT_DELIVERED:
             self._peer_versions.on_undelivered(topic, version)
-            self._probes.on_undelivered(self._upstream_of(topic.authority_name))
+            if not self._peer_versions.is_settled(topic):
+                self._probes.on_undelivered(self._upstream_of(topic.authority_name))
             return False
         if code is UCode.UNIMPLEMENTED:
             return self._peer_versions.on_unimplemented(topic, version)
@@ -294,11 +310,12 @@ class RemoteTopics:
 
         [impl->req~usubscription-subscribe-remote~1] [impl->req~usubscription-unsubscribe-last-remote~1]
         """
+        self._send_due_probes(send, now_ns)  # first, because they may settle the version of the calls
         for remote_call in self._calls.pop_due(now_ns, self._on_timeout):
             topic = remote_call.key
             version = self._call_versions[topic] = self._peer_versions.version_for(topic)
             message = self._encode_request(remote_call, version)
-            if self._peer_versions.is_uncertain(topic):
+            if topic.ue_instance != ANY_INSTANCE:
                 self._probes.on_call(self._upstream_of(topic.authority_name), now_ns)
             self._hints.pop(topic, None)  # it is older than this call
             self._calls.begin_call(remote_call, message.id, now_ns)
@@ -309,25 +326,50 @@ class RemoteTopics:
                     extra = {"topic": str(topic), "why": str(error)}
                     log.warning("usubscription.call_not_sent", extra=extra)
                 self._calls.on_failure(remote_call, now_ns, _jitter(message.id))
-        self._send_due_probes(send, now_ns)
 
     def _on_timeout(self, topic: UUri) -> None:
         self._peer_versions.on_undelivered(topic, self._call_versions[topic])
 
     def _send_due_probes(self, send: Callable[[UMessage], None], now_ns: int) -> None:
-        """Send a copy of a pending call in the other version, to each device that has not answered for a while."""
+        """Send probes to each device that has not answered for a while."""
         for authority in self._probes.pop_due(now_ns):
-            calls = self._calls.pending_calls(authority)
-            remote_call = next((each for each in calls if self._peer_versions.is_uncertain(each.key)), None)
+            answered = self._probes.answered(authority)
+            if answered is not None:
+                self._use_version(answered)
+                continue
+            calls = self._calls.unconfirmed_calls(authority)
+            remote_call = next(filter(self._may_change_version, calls), None)
             if remote_call is None:
                 self._probes.end(authority)
                 continue
-            version = OTHER_VERSION[self._call_versions[remote_call.key]]
-            message = self._encode_request(remote_call, version)
-            self._probes.begin(VersionProbe(message.id, authority, remote_call.key, version), now_ns)
+            topic, messages, next_ms = remote_call.key, *self._new_probes(remote_call)
+            probes = [VersionProbe(each.id, authority, topic, version) for version, each in messages.items()]
+            self._probes.begin(probes, now_ns, next_ms)
             self._counts["remote_probes"] += 1
-            with suppress(UStatusError):  # as for the call that waits, whose error is logged
-                send(message)
+            for each in messages.values():
+                with suppress(UStatusError):  # as for the call that waits, whose error is logged
+                    send(each)
+
+    def _may_change_version(self, remote_call: RemoteCall) -> bool:
+        topic = remote_call.key
+        return topic.ue_instance != ANY_INSTANCE and topic in self._call_versions
+
+    def _new_probes(self, remote_call: RemoteCall) -> tuple[Mapping[int, UMessage], int]:
+        """Messages by version, and the ms until the next ones."""
+        topic = remote_call.key
+        version = self._call_versions[topic]
+        if not self._peer_versions.is_settled(topic):
+            other = OTHER_VERSION[version]
+            return {other: self._encode_request(remote_call, other)}, CALL_TIMEOUT_MS
+        return {each: self._encode_fetch(topic, each) for each in OTHER_VERSION}, FETCH_INTERVAL_MS
+
+    def _encode_fetch(self, topic: UUri, version: int) -> UMessage:
+        sink = UUri(self._upstream_of(topic.authority_name), USUBSCRIPTION, version, FETCH_SUBSCRIPTIONS)
+        payload = CLIENT_CODECS[version].encode_fetch(topic).SerializeToString()
+        own_uuri = self._own_uuri(version)
+        return request(
+            self._ids.next(), own_uuri, sink, payload, UPayloadFormat.PROTOBUF, ttl=FETCH_INTERVAL_MS
+        )
 
     def _encode_request(self, remote_call: RemoteCall, version: int) -> UMessage:
         topic, desired = remote_call.key, remote_call.desired
@@ -354,7 +396,7 @@ class RemoteTopics:
     def statistics(self) -> Mapping[str, int]:
         """`remote_calls`, `remote_open` of them, `remote_timeouts`, `remote_retries` (with a pause), `remote_late`.
 
-        `remote_probes` are calls in the other version that were sent next to a pending one.
+        `remote_probes` counts probes for the version of a device, which were sent next to a call without an answer.
         `remote_unsent` are calls that no transport accepted, `remote_unreadable` are answers that cannot be decoded.
         """
         return {**self._calls.counts, **self._counts, "remote_open": self._calls.in_flight_count}

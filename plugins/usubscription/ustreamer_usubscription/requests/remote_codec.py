@@ -18,11 +18,17 @@ from ustreamer_usubscription.requests import v3, v4
 from ustreamer_usubscription.requests.requests import subscribe_attributes_of
 
 
+FETCH_SUBSCRIPTIONS: Final = 3
+"""The same method in both versions."""
+
+
 class ClientCodec(msgspec.Struct, frozen=True):
     """The client side of one version of the interface."""
 
     encode_subscribe: Callable[[SubscriptionRecord], Message]
     encode_unsubscribe: Callable[[UUri], Message]
+    encode_fetch: Callable[[UUri], Message]
+    """FetchSubscriptions of a topic."""
 
 
 def subscribe_status_in(response: UMessage, version: int) -> Status:
@@ -48,6 +54,10 @@ def _encode_unsubscribe_v3(topic: UUri) -> Message:
     return pb3.UnsubscribeRequest(topic=topic.to_pb())
 
 
+def _encode_fetch_v3(topic: UUri) -> Message:
+    return pb3.FetchSubscriptionsRequest(topic=topic.to_pb())
+
+
 # --- version 4 --------------------------------------------------------------------------------------------------------
 
 
@@ -65,7 +75,11 @@ def _encode_unsubscribe_v4(topic: UUri) -> Message:
     return pb4.UnsubscribeRequest(topic=topic.to_pb())
 
 
+def _encode_fetch_v4(topic: UUri) -> Message:
+    return pb4.FetchSubscriptionsRequest(topic_filter=topic.to_pb())
+
+
 CLIENT_CODECS: Final[Mapping[int, ClientCodec]] = {
-    v3.VERSION: ClientCodec(_encode_subscribe_v3, _encode_unsubscribe_v3),
-    v4.VERSION: ClientCodec(_encode_subscribe_v4, _encode_unsubscribe_v4),
+    v3.VERSION: ClientCodec(_encode_subscribe_v3, _encode_unsubscribe_v3, _encode_fetch_v3),
+    v4.VERSION: ClientCodec(_encode_subscribe_v4, _encode_unsubscribe_v4, _encode_fetch_v4),
 }
