@@ -584,6 +584,34 @@ def test_a_process_that_refuses_its_list_is_followed_by_its_updates(
     assert vars(lost)["why"] == code.name
 
 
+def test_a_process_of_version_4_that_may_have_lost_the_registration_gets_it_again(rig: Rig) -> None:
+    def registrations() -> int:
+        return [each.attributes.sink for each in rig.requests].count(UUri(OWN, 0, 4, 4))
+
+    def answer_list(count: int, *topics: UUri) -> None:
+        wait_until(lambda: len(requests_in(rig, 4)) >= count)
+        entries = [pb4.Subscription(topic=each.to_pb(), subscriber=APP.to_pb(), status=3) for each in topics]
+        body = pb4.FetchSubscriptionsResponse(subscriptions=entries).SerializeToString()
+        asked = requests_in(rig, 4)[count - 1]
+        rig.other.send(response(rig.ids.next(), asked, body, UPayloadFormat.PROTOBUF))
+        rig.update(listed(UUri(OWN, 1, 1, 1)))  # processed after the list
+        wait_until(lambda: rig.service.counts["unreadable"] == count)
+
+    asked = rig.wait_request(1)
+    rig.other.send(error_response(rig.ids.next(), asked, UStatus(UCode.UNIMPLEMENTED, "no")))
+    wait_until(lambda: rig.service.statistics()["answering"] == 1)
+    counts = []
+    for number, topics in enumerate([(), (), TOPICS[:1], TOPICS[:1]]):
+        rig.advance(ms=600)
+        answer_list(number + 1, *topics)
+        counts.append(registrations())
+    rig.links.set_state("backbone", up=True)
+    rig.advance(ms=600)
+    answer_list(5, *TOPICS[:1])
+    assert registrations() == 3
+    assert counts == [1, 1, 2, 2]
+
+
 def test_a_list_of_version_3_counts_where_version_4_is_refused(rig: Rig) -> None:
     refuse_version_4(rig, UCode.RESOURCE_EXHAUSTED, 2)
     rig.answer(requests_in(rig, 3)[-1], listed(TOPICS[1]))

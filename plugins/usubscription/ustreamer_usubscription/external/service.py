@@ -8,7 +8,9 @@ Three sources, so that the directory is right with any uSubscription:
   move while the pages of a list are read. So what such a list lacks ends when the next one lacks it, too. A list with
   updates between its pages ends nothing. Without any other list for 30 s, the topics that it lacks are listed.
 * **updates** on its change topic `0/3/8000` and `0/4/8000`: a Subscribe there takes effect within milliseconds.
-* **notifications**, for which this service registers in version 4, where one registration covers all topics.
+* **notifications**, for which this service registers in version 4, where one registration covers all topics. A process
+  that restarts loses it. So the service registers again after a silence, after a node has joined, and after a list with
+  a change that no update announced. A second registration changes nothing there.
 
 Where a list of everything is refused (as by the one in Rust), each known topic is listed instead: a subscription that
 began before this start is not found, and one that ended is. A process that refuses its list with any other code (in
@@ -236,7 +238,7 @@ class ExternalUsubscription:
         """
         up_count = self._context.links.state_of(self._authority).up_count
         if up_count != self._up_count:
-            self._up_count = up_count
+            self._up_count, self._is_registered = up_count, False
             if not self._unanswered:
                 soon_ns = max(now_ns, self._requested_ns + self._requests.pause_ns(0))
                 self._next_poll_ns = min(self._next_poll_ns, soon_ns)
@@ -487,7 +489,9 @@ class ExternalUsubscription:
         ending = missing if missing_before is None else missing & missing_before
         self._missing = missing - ending
         ended: dict[TopicEntityPair, SubscriptionRecord | None] = dict.fromkeys(ending)
-        self._apply(ended | {pair: each for pair, each in listed.items() if known.get(pair) != each})
+        changes = ended | {pair: each for pair, each in listed.items() if known.get(pair) != each}
+        if self._apply(changes):
+            self._is_registered = False  # an update would have announced them
         if not self._is_known:
             self._is_known, self._is_reported = True, False
             self._directory.set_outage(None)
@@ -499,9 +503,11 @@ class ExternalUsubscription:
                     **limited(self._authority),
                 },
             )
+        if not self._is_registered:
             self._register()
 
-    def _apply(self, changes: dict[TopicEntityPair, SubscriptionRecord | None]) -> None:
+    def _apply(self, changes: dict[TopicEntityPair, SubscriptionRecord | None]) -> bool:
+        """Change the directory; whether that took any change."""
         wanted = {pair: each for pair, each in changes.items() if pair not in self._own}
         room = self.config.max_subscriptions - self._known_count + list(wanted.values()).count(None)
         new = [
@@ -512,6 +518,7 @@ class ExternalUsubscription:
             self.counts["over_limit"] += 1
         if wanted:
             self._directory.apply(wanted)
+        return bool(wanted)
 
     def _end_expired(self) -> None:
         ended = self._directory.pop_expired(self._context.clock.wall_ms())

@@ -17,7 +17,6 @@ from ustreamer_usubscription.model.subscription import SubscriptionRecord
 from ustreamer_usubscription.requests import v3, v4
 from ustreamer_usubscription.requests.requests import subscribe_attributes_of
 
-
 FETCH_SUBSCRIPTIONS: Final = 3
 """The same method in both versions."""
 
