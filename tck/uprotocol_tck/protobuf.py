@@ -5,6 +5,7 @@ https://protobuf.dev/programming-guides/encoding
 """
 
 import struct
+from collections.abc import Iterator
 from typing import Final
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
@@ -60,6 +61,10 @@ class Fields:
 
     def __contains__(self, number: int) -> bool:
         return number in self._found
+
+    def __iter__(self) -> Iterator[int]:
+        """The numbers of the fields that are there."""
+        return iter(self._found)
 
     def number(self, number: int, *, kind: int = _VARINT) -> int | None:
         """The last value of a number's field; None if it is absent."""

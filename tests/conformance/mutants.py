@@ -18,6 +18,7 @@ _TRANSACTION: Final = "plugins/usubscription/ustreamer_usubscription/store/trans
 _SERVICE: Final = "plugins/usubscription/ustreamer_usubscription/service.py"
 _REMOTE: Final = "plugins/usubscription/ustreamer_usubscription/remote/remote_topics.py"
 _CALLS: Final = "plugins/usubscription/ustreamer_usubscription/remote/remote_calls.py"
+_DEAD_LETTER: Final = "ustreamer/core/egress/dead_letter.py"
 _GATE: Final = "plugins/throttle/ustreamer_throttle/gate.py"
 _THROTTLE: Final = "plugins/throttle/ustreamer_throttle/plugin.py"
 _BROKER: Final = "plugins/wamp/ustreamer_wamp/broker.py"
@@ -301,6 +302,15 @@ MUTANTS: Final = (
         "                    self._calls.on_failure(remote_call, now_ns, _jitter(reqid))\n"
         "        self._responses.clear()",
     ),
+    Mutant(
+        "a remote topic stays subscribed after its last subscription expired",
+        _SERVICE,
+        """        self._topics_to_reconcile.update(
+            entry.topic for entry, _ in ended if self._state.is_remote(entry.topic)
+        )
+""",
+        "",
+    ),
     # --- lifecycle, reset and restart ---------------------------------------------------------------------------------
     Mutant(
         "any entity may create and deprecate a topic",
@@ -417,6 +427,14 @@ MUTANTS: Final = (
         "ustreamer/core/dispatch/dispatcher.py",
         "            self._local.publish_dead_letter(letter)\n",
         "            pass\n",
+    ),
+    Mutant(
+        "a dead letter has no reason",
+        _DEAD_LETTER,
+        """        entry.status.code = int(self.status.code)
+        entry.status.message = self.status.message
+""",
+        "",
     ),
     # --- throttling and WAMP ------------------------------------------------------------------------------------------
     Mutant(

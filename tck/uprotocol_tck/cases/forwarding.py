@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Dispatching between two networks: the requirements on dispatchers."""
 
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from uprotocol_tck.case import Need, case, check, check_equal
 from uprotocol_tck.probe import Entity, Received, has_id
+from uprotocol_tck.protobuf import Fields, MalformedProtobuf
 from uprotocol_tck.uprotocol import RAW, Attributes, Code, Kind, Priority, Uri, Uuid, new_uuid
 from uprotocol_tck.usubscription import State
 from uprotocol_tck.world import EARLY_MS, Application, World
@@ -12,6 +14,7 @@ from uprotocol_tck.world import EARLY_MS, Application, World
 TO_FAR: Final = (Need.OTHER_NETWORK,)
 TRACEPARENT: Final = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 BURST: Final = 300
+NOWHERE: Final = Uri("tck.nowhere", 0x1234, 1, 1)
 
 
 class Route(NamedTuple):
@@ -360,18 +363,43 @@ def a_publication_under_the_key_of_another_topic_is_not_accepted(world: World) -
 @case("DSP-5", "DSP-6", "DSP-8", subject="streamer", needs=[Need.DEAD_LETTERS])
 def what_cannot_be_delivered_is_a_dead_letter(world: World) -> None:
     """A message that cannot be delivered is published on the dead letter topic, at least with its header."""
-    listener, sender = world.app(), world.app()
-    topic = world.options.dead_letters
+    sender = world.app()
+    letter = dead_letter_of(world, sender)
+    check_equal(letter.head.source, world.options.dead_letters, "the source of the dead letter")
+    for what, uri in (("source", sender.address), ("sink", NOWHERE)):
+        check(uri.encode() in letter.payload, f"the dead letter lacks the {what} of the message")
+
+
+@case("DSP-7", subject="streamer", needs=[Need.DEAD_LETTERS])
+def a_dead_letter_has_the_reason(world: World) -> None:
+    """A dead letter has the reason as a code of UStatus: in a field, in its commstatus, or by its name."""
+    letter = dead_letter_of(world, world.app())
+    codes = [each for each in Code if each is not Code.OK]
+    is_named = letter.head.commstatus in codes or any(each.name.encode() in letter.payload for each in codes)
+    check(is_named or status_code_in(letter.payload) in codes, "the dead letter has no code of UStatus")
+
+
+def dead_letter_of(world: World, sender: Application) -> Received:
+    """The dead letter of a Request to a device that does not exist."""
+    listener, topic = world.app(), world.options.dead_letters
     assert topic is not None
     listener.listen(topic)
     listener.subscribe(topic)
-    method = Uri("tck.nowhere", 0x1234, 1, 1)
-    sent = sender.request(method, b"undeliverable")
+    sent = sender.request(NOWHERE, b"undeliverable")
 
     def is_about_it(each: Received) -> bool:
         return sent.encode() in each.payload or sent.encode() in each.attachment
 
     (letter,) = listener.wait(is_about_it, f"a dead letter with the id of the message on {topic}")
-    check_equal(letter.head.source, topic, "the source of the dead letter")
-    for what, uri in (("source", sender.address), ("sink", method)):
-        check(uri.encode() in letter.payload, f"the dead letter lacks the {what} of the message")
+    return letter
+
+
+def status_code_in(payload: bytes) -> int | None:
+    """The code of the first UStatus among the fields of a protobuf message."""
+    letter = Fields(payload)
+    for number in letter:
+        with suppress(MalformedProtobuf):
+            code = letter.message(number).number(1)
+            if code in list(Code):
+                return code
+    return None

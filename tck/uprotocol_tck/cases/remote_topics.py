@@ -158,6 +158,31 @@ def the_last_unsubscribe_is_forwarded(world: World) -> None:
     world.remote.wait_call(topic, subscribe=False)
 
 
+@case(
+    "req~usubscription-subscribe-expiration~1",
+    "dsn~usubscription-state-machine~1",
+    versions=BOTH,
+    needs=OTHER,
+)
+def the_expiration_of_the_last_subscription_ends_the_remote_one(world: World) -> None:
+    """When the last subscription of a remote topic expires, the one there ends, too, and a new one is pending.
+
+    The subject forwards Unsubscribe, unless the forwarded subscription has an expiration.
+    """
+    app, topic = world.app(), world.other_topic()
+    app.subscribe(topic, expire_ms=world.soon_ms())
+    call = world.remote.wait_call(topic, subscribe=True)
+    app.wait_state(topic, State.UNSUBSCRIBED)
+    if call.wanted.expire_ms is None:
+        world.remote.wait_call(topic, subscribe=False)
+    world.remote.hold(topic)
+    check_equal(
+        app.subscribe(topic), State.SUBSCRIBE_PENDING, "the response to a Subscribe after the expiration"
+    )
+    world.remote.wait_call(topic, subscribe=True, count=2).answer(State.SUBSCRIBED)
+    app.wait_state(topic, State.SUBSCRIBED)
+
+
 @case("LIF-19", versions=BOTH, needs=OTHER)
 def an_unsubscribe_is_answered_before_the_other_device_answers(world: World) -> None:
     """The response OK to the last Unsubscribe does not wait for the other device."""
