@@ -111,7 +111,14 @@ class UsubscriptionService:
         )
         self._expiry = Expiry(context.clock)
         self._ids = UuidSource(context.clock.wall_ms)
-        self._remote_topics = RemoteTopics(self._state, context.authority, context.links, self._ids, config)
+        self._remote_topics = RemoteTopics(
+            self._state,
+            context.authority,
+            context.links,
+            self._ids,
+            config,
+            context.state_dir / f"{STORE_DIRECTORY}.via",
+        )
         self._deciders: Mapping[UMessageType, Callable[[UMessage, Transaction], RequestOutcome | None]] = {
             UMessageType.REQUEST: self._decide_request,
             UMessageType.RESPONSE: self._on_response,

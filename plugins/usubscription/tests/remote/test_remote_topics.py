@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The combined subscription of all clients of a remote topic."""
 
+from pathlib import Path
+
 import pytest
 from ustreamer_usubscription.config import UsubscriptionConfig
 from ustreamer_usubscription.directory import InMemoryDirectory
@@ -27,7 +29,9 @@ MS = 1_000_000
 def subscribed(*entries: SubscriptionRecord) -> tuple[ServiceState, RemoteTopics]:
     """A service state in which these subscriptions are committed."""
     state = ServiceState({"a"}, InMemoryDirectory())
-    upstream = RemoteTopics(state, "a", LinkStates(), UuidSource(lambda: 1), UsubscriptionConfig())
+    upstream = RemoteTopics(
+        state, "a", LinkStates(), UuidSource(lambda: 1), UsubscriptionConfig(), Path("no.via")
+    )
     transaction = Transaction(state, UsubscriptionConfig(), 0)
     for entry in entries:
         transaction.put_subscription(entry)

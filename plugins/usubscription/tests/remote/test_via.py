@@ -91,3 +91,81 @@ def test_a_device_is_not_in_between_itself() -> None:
 def test_both_devices_must_live_behind_endpoints() -> None:
     found = UsubscriptionConfig(via={FAR: NEAR}).patterns()
     assert [(each.key, each.pattern.authority_name) for each in found] == [("via", NEAR), ("via", FAR)]
+
+
+def calls_of(rig: "ServiceRig") -> list[tuple[str, int, int]]:
+    """(device, version, method) of the calls about the topic since the last time."""
+    found = []
+    for call in rig.take_remote_requests():
+        assert call.attributes.sink is not None
+        assert rig.remote_request_fields(call)[1] == TOPIC
+        sink = call.attributes.sink
+        found.append((sink.authority_name, sink.ue_version_major, sink.resource_id))
+        rig.remote_grants(call)
+    return sorted(found)
+
+
+@pytest.mark.parametrize(("before", "after"), [({FAR: NEAR}, {}), ({}, {FAR: NEAR})])
+def test_a_changed_via_ends_the_subscription_at_the_device_before(
+    make_rig: "MakeRig", before: dict[str, str], after: dict[str, str]
+) -> None:
+    devices = [before.get(FAR, FAR), after.get(FAR, FAR)]
+    rig = make_rig(via=before).start()
+    rig.subscribe(TOPIC)
+    assert calls_of(rig) == [(devices[0], 3, 1)]
+    rig.config["via"] = after
+    rig.restart()
+    assert calls_of(rig) == sorted([(devices[0], 3, 2), (devices[1], 3, 1)])
+    rig.restart()
+    assert calls_of(rig) == [(devices[1], 3, 1)]
+    rig.config["via"] = before
+    rig.restart()
+    assert calls_of(rig) == sorted([(devices[0], 3, 1), (devices[1], 3, 2)])
+
+
+def test_the_unsubscribe_at_the_device_before_is_repeated_until_it_is_answered(make_rig: "MakeRig") -> None:
+    rig = make_rig(via={FAR: NEAR}).start()
+    rig.subscribe(TOPIC)
+    calls_of(rig)
+    rig.config["via"] = {}
+    rig.restart()
+    rig.take_remote_requests()  # no answer
+    rig.restart()
+    [ending] = [each for each in rig.take_remote_requests() if rig.remote_request_fields(each)[0] == 2]
+    forged = error_response(UUID(0x7000, 2 << 62), ending, UStatus(UCode.NOT_FOUND, "no"))
+    rig.client.send(replace(forged, attributes=replace(forged.attributes, source=UUri(FAR, 0, 3, 2))))
+    for code, pause_s, version in ((UCode.UNAVAILABLE, 1, 3), (UCode.UNIMPLEMENTED, 0, 4)):
+        rig.remote_refuses(ending, code)
+        rig.advance(s=pause_s)
+        [ending] = rig.take_remote_requests()
+        assert ending.attributes.sink == UUri(NEAR, 0, version, 2)
+    rig.remote_refuses(ending, UCode.UNIMPLEMENTED)
+    rig.restart()
+    assert calls_of(rig) == [(FAR, 3, 1)]
+
+
+def test_after_a_silence_of_the_device_before_it_is_called_in_the_other_version(make_rig: "MakeRig") -> None:
+    rig = make_rig(via={FAR: NEAR}).start()
+    rig.subscribe(TOPIC)
+    calls_of(rig)
+    rig.config["via"] = {}
+    rig.restart()
+    versions = []
+    for _ in range(3):
+        calls = [each.attributes.sink for each in rig.take_remote_requests()]
+        versions += [
+            each.ue_version_major for each in calls if each is not None and each.authority_name == NEAR
+        ]
+        rig.advance(s=300)
+    assert versions == [3, 4, 3]
+
+
+def test_a_damaged_file_of_the_last_via_ends_nothing(make_rig: "MakeRig") -> None:
+    rig = make_rig(via={FAR: NEAR}).start()
+    rig.subscribe(TOPIC)
+    calls_of(rig)
+    rig.stop()
+    (rig.state_dir / "usubscription.via").write_bytes(b'{"via": 1}')
+    rig.config["via"] = {}
+    rig.restart()
+    assert calls_of(rig) == [(FAR, 3, 1)]

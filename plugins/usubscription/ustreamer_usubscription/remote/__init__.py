@@ -6,5 +6,5 @@ changes. Out: Subscribe and Unsubscribe Requests, and lifecycle events for the t
 
 Read remote_topics.py first (meaning of messages), then remote_calls.py (policy of the retries, which
 `ustreamer.core.routing.subscription_reconciler` carries out). peer_versions.py and version_probes.py have the version
-in which a device is called.
+in which a device is called. earlier_upstreams.py ends what an earlier configuration subscribed elsewhere.
 """

@@ -38,7 +38,7 @@ A reboot of an ECU causes two calls. Without the limit, an ECU that reboots repe
 for each topic. Each response is a commit to the disk.
 """
 
-_POLICY: Final = ReconcilerPolicy(
+CALL_POLICY: Final = ReconcilerPolicy(
     call_timeout_ms=CALL_TIMEOUT_MS,
     max_in_flight=MAX_IN_FLIGHT,
     initial_backoff_ms=INITIAL_BACKOFF_MS,
@@ -73,7 +73,7 @@ class RemoteCalls:
         self._refresh_ms = refresh_ms
         self._upstream_of = upstream_of
         self._reconciler: SubscriptionReconciler[UUri, SubscriptionRecord, UUID] = SubscriptionReconciler(
-            _POLICY, lambda topic: upstream_of(topic.authority_name), link_of
+            CALL_POLICY, lambda topic: upstream_of(topic.authority_name), link_of
         )
         self.set_desired = self._reconciler.set_desired
         self.repeat = self._reconciler.retry

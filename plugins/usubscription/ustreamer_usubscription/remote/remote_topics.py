@@ -10,9 +10,11 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 import msgspec
+from google.protobuf.message import Message
 
 from ustreamer.core.base.links import LinkStates
 from ustreamer.core.routing.subscriptions import fastest_period
@@ -33,6 +35,7 @@ from ustreamer.uprotocol.wire import decode_status
 from ustreamer_usubscription.config import UsubscriptionConfig
 from ustreamer_usubscription.model.lifecycle import LifecycleEvent
 from ustreamer_usubscription.model.subscription import SubscriptionRecord
+from ustreamer_usubscription.remote.earlier_upstreams import EarlierUpstreams
 from ustreamer_usubscription.remote.peer_versions import OTHER_VERSION, PeerVersions
 from ustreamer_usubscription.remote.remote_calls import (
     CALL_TIMEOUT_MS,
@@ -102,7 +105,9 @@ class RemoteTopics:
         links: LinkStates,
         ids: UuidSource,
         config: UsubscriptionConfig,
+        via_file: Path,
     ) -> None:
+        """`via_file` has the `via` of the last start."""
         self._state = state
         self._authority = authority
         self._ids = ids
@@ -111,6 +116,7 @@ class RemoteTopics:
         self._calls = RemoteCalls(links.state_of, config.remote_refresh_s * _MS_PER_S, config.upstream_of)
         self._peer_versions = PeerVersions(links.state_of, config.upstream_of)
         self._probes = VersionProbes(links.state_of)
+        self._earlier = EarlierUpstreams(via_file, config.via, links)
         self._call_versions: dict[UUri, int] = {}  # of the last call about each topic
         self._responses: list[tuple[RemoteCall, RemoteReply, UUID]] = []
         self._hints: dict[UUri, _StatusHint] = {}  # the last one for each topic with a pending call
@@ -122,7 +128,9 @@ class RemoteTopics:
         """Whether a Response answers a pending call or a probe. Safe from any thread."""
         reqid = message.attributes.reqid
         return reqid is not None and (
-            self._calls.is_pending(reqid) or self._probes.find(message.attributes) is not None
+            self._calls.is_pending(reqid)
+            or self._earlier.is_pending(reqid)
+            or self._probes.find(message.attributes) is not None
         )
 
     def on_response(self, message: UMessage, transaction: Transaction, now_ns: int) -> None:
@@ -135,6 +143,10 @@ class RemoteTopics:
             return
         if reqid is not None and _is_valid_responder(message):
             remote_call = self._calls.on_response(reqid, source.authority_name)
+        if reqid is not None and self._earlier.is_pending(reqid):
+            if _is_valid_responder(message):
+                self._earlier.on_response(message, now_ns, _jitter(reqid))
+            return
         if reqid is None or remote_call is None:
             self._counts["remote_late"] += 1
             return
@@ -211,7 +223,11 @@ class RemoteTopics:
     # --- desired subscriptions ----------------------------------------------------------------------------------------
 
     def load_stored(self) -> None:
-        """Request every remote topic again after a start: pending work continues, granted ones are confirmed."""
+        """Request every remote topic again after a start: pending work continues, granted ones are confirmed.
+
+        What an earlier `via` subscribed at another device ends there.
+        """
+        self._earlier.load(self._state.remote_states)
         for topic in self._state.remote_states:
             self._update_desired(topic)
 
@@ -326,6 +342,20 @@ class RemoteTopics:
                     extra = {"topic": str(topic), "why": str(error)}
                     log.warning("usubscription.call_not_sent", extra=extra)
                 self._calls.on_failure(remote_call, now_ns, _jitter(message.id))
+        self._end_earlier_subscriptions(send, now_ns)
+
+    def _end_earlier_subscriptions(self, send: Callable[[UMessage], None], now_ns: int) -> None:
+        for key, version in self._earlier.pop_due(now_ns):
+            device, topic = key
+            sink = UUri(device, USUBSCRIPTION, version, UsubscriptionMethod.UNSUBSCRIBE)
+            body = CLIENT_CODECS[version].encode_unsubscribe(topic)
+            message = self._new_request(sink, body, CALL_TIMEOUT_MS)
+            self._earlier.begin_call(key, message.id, now_ns)
+            self._counts["remote_earlier"] += 1
+            try:
+                send(message)
+            except UStatusError:
+                self._earlier.on_unsent(key, now_ns, _jitter(message.id))
 
     def _on_timeout(self, topic: UUri) -> None:
         self._peer_versions.on_undelivered(topic, self._call_versions[topic])
@@ -365,38 +395,39 @@ class RemoteTopics:
 
     def _encode_fetch(self, topic: UUri, version: int) -> UMessage:
         sink = UUri(self._upstream_of(topic.authority_name), USUBSCRIPTION, version, FETCH_SUBSCRIPTIONS)
-        payload = CLIENT_CODECS[version].encode_fetch(topic).SerializeToString()
-        own_uuri = self._own_uuri(version)
-        return request(
-            self._ids.next(), own_uuri, sink, payload, UPayloadFormat.PROTOBUF, ttl=FETCH_INTERVAL_MS
-        )
+        return self._new_request(sink, CLIENT_CODECS[version].encode_fetch(topic), FETCH_INTERVAL_MS)
 
     def _encode_request(self, remote_call: RemoteCall, version: int) -> UMessage:
         topic, desired = remote_call.key, remote_call.desired
-        own_uuri, codec = self._own_uuri(version), CLIENT_CODECS[version]
+        codec = CLIENT_CODECS[version]
         body = codec.encode_unsubscribe(topic) if desired is None else codec.encode_subscribe(desired)
-        if self._name_subscriber and isinstance(body, pb.SubscriptionRequest | pb.UnsubscribeRequest):
-            body.subscriber.uri.CopyFrom(own_uuri.to_pb())
         upstream = self._upstream_of(topic.authority_name)
         sink = UUri(upstream, USUBSCRIPTION, version, method_of(remote_call))
+        return self._new_request(sink, body, CALL_TIMEOUT_MS)
+
+    def _new_request(self, sink: UUri, body: Message, ttl: int) -> UMessage:
+        """A request of this service in the version of `sink`."""
+        own_uuri = self._own_uuri(sink.ue_version_major)
+        if self._name_subscriber and isinstance(body, pb.SubscriptionRequest | pb.UnsubscribeRequest):
+            body.subscriber.uri.CopyFrom(own_uuri.to_pb())
         payload = body.SerializeToString()
-        return request(
-            self._ids.next(), own_uuri, sink, payload, UPayloadFormat.PROTOBUF, ttl=CALL_TIMEOUT_MS
-        )
+        return request(self._ids.next(), own_uuri, sink, payload, UPayloadFormat.PROTOBUF, ttl=ttl)
 
     def on_link_changed(self) -> None:
         """A link changed: `send_due_calls` is due. Safe from any thread."""
         self._calls.on_link_changed()
+        self._earlier.on_link_changed()
 
     def next_due_ns(self) -> int | None:
         """The monotonic time of the next timeout, retry or probe."""
-        due = (self._calls.next_due_ns(), self._probes.next_due_ns())
+        due = (self._calls.next_due_ns(), self._earlier.next_due_ns(), self._probes.next_due_ns())
         return min((each for each in due if each is not None), default=None)
 
     def statistics(self) -> Mapping[str, int]:
         """`remote_calls`, `remote_open` of them, `remote_timeouts`, `remote_retries` (with a pause), `remote_late`.
 
         `remote_probes` counts probes for the version of a device, which were sent next to a call without an answer.
+        `remote_earlier` are calls to devices of an earlier `via`.
         `remote_unsent` are calls that no transport accepted, `remote_unreadable` are answers that cannot be decoded.
         """
         return {**self._calls.counts, **self._counts, "remote_open": self._calls.in_flight_count}
