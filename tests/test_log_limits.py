@@ -131,6 +131,8 @@ BOUNDED = {
         "streamer.unconfirmed",
         "usubscription.started",
         "usubscription.store_damaged",
+        "usubscription.via_not_stored",
+        "usubscription.via_unreadable",
         "usubscription.store_migrated",
         "usubscription.updates_not_sent",
         "wamp.events_lost",

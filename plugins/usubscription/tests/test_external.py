@@ -61,6 +61,8 @@ class Rig:
         )
         self.ids = UuidSource(self.time.clock().wall_ms)
         self.requests: list[UMessage] = []
+        self.listed: list[pb3.Subscription] = []
+        """The pages so far."""
         self.responses: list[UMessage] = []
         for each in (self.bus, self.other):
             each.open()
@@ -87,7 +89,16 @@ class Rig:
         for action in due:
             action()
 
-    def answer(self, asked: UMessage, *entries: pb3.Subscription, more: bool = False) -> None:
+    def answer(
+        self, asked: UMessage, *entries: pb3.Subscription, more: bool = False, has_moved: bool = False
+    ) -> None:
+        """A page with further `entries`, after the last one of the page before, unless that `has_moved`."""
+        offset = pb3.FetchSubscriptionsRequest.FromString(asked.payload).offset
+        listed_count = len(self.listed) if offset else 0
+        del self.listed[listed_count:]
+        self.listed += entries
+        if offset < listed_count and not has_moved:
+            entries = (self.listed[offset], *entries)
         body = pb3.FetchSubscriptionsResponse(subscriptions=entries, has_more_records=more)
         self.other.send(response(self.ids.next(), asked, body.SerializeToString(), UPayloadFormat.PROTOBUF))
 
@@ -207,6 +218,24 @@ def test_without_a_list_that_no_change_disturbed_a_missing_topic_is_listed(
     rig.advance(ms=600)
     rig.wait_request(5)
     rig.wait_topics(*TOPICS[: 3 if is_subscribed else 2])
+
+
+def test_a_list_whose_entries_move_between_its_pages_without_an_update_ends_nothing(rig: Rig) -> None:
+    rig.answer(rig.wait_request(1), *map(listed, TOPICS[:3]))
+    rig.wait_topics(*TOPICS[:3])
+    for number in range(3):
+        rig.advance(ms=600)
+        rig.answer(rig.wait_request(2 + 2 * number), *map(listed, TOPICS[:2]), more=True)
+        second = rig.wait_request(3 + 2 * number)
+        assert pb3.FetchSubscriptionsRequest.FromString(second.payload).offset == 1
+        rig.answer(second, has_moved=True)  # TOPICS[2] is on the first page now
+    rig.advance(ms=600)
+    rig.answer(rig.wait_request(8), *map(listed, TOPICS[:2]), more=True)
+    rig.wait_topics(*TOPICS[:3])
+    rig.answer(rig.wait_request(9), listed(TOPICS[2]))
+    rig.advance(ms=600)
+    rig.answer(rig.wait_request(10))
+    rig.wait_topics()
 
 
 def test_what_two_lists_in_pages_lack_ends(rig: Rig) -> None:

@@ -28,12 +28,17 @@ _ROUTED: Final = (Status.SUBSCRIBED, Status.SUBSCRIBE_PENDING)
 
 
 class Page(NamedTuple):
-    """A part of the list. `length` includes entries that are not routed; `skipped` are those that cannot be read."""
+    """A part of the list. `length` includes entries that are not routed; `skipped` are those that cannot be read.
+
+    `first` and `last` identify its entries at the ends, in version 3.
+    """
 
     subscriptions: tuple[SubscriptionRecord, ...]
     length: int
     skipped: int
     has_more: bool
+    first: bytes = b""
+    last: bytes = b""
 
 
 class ListedChange(NamedTuple):
@@ -56,6 +61,7 @@ def page_in(response: UMessage, version: int, authority: str) -> Page:
     """The part of the list in a response. INVALID_ARGUMENT if it cannot be decoded as a whole."""
     payload, payload_format = response.payload, response.attributes.payload_format
     found: list[ListedChange] = []
+    ends = b"", b""
     if version == VERSION_4:
         list_v4 = unpack_payload(pb4.FetchSubscriptionsResponse, payload, payload_format)
         count, has_more = len(list_v4.subscriptions), False
@@ -66,8 +72,14 @@ def page_in(response: UMessage, version: int, authority: str) -> Page:
         count, has_more = len(list_v3.subscriptions), list_v3.has_more_records
         for each_v3 in list_v3.subscriptions:
             found += _listed(lambda each=each_v3: _change_v3(each, authority))  # type: ignore[misc]
+        if count:
+            ends = _identity(list_v3.subscriptions[0]), _identity(list_v3.subscriptions[-1])
     routed = tuple(each.entry for each in found if each.is_routed)
-    return Page(routed, count, count - len(found), has_more)
+    return Page(routed, count, count - len(found), has_more, *ends)
+
+
+def _identity(entry: pb3.Subscription) -> bytes:
+    return entry.topic.SerializeToString() + b"\0" + entry.subscriber.uri.SerializeToString()
 
 
 def change_in(message: UMessage, authority: str) -> ListedChange | None:

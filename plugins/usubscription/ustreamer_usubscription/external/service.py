@@ -5,8 +5,9 @@ Three sources, so that the directory is right with any uSubscription:
 
 * **the list** (FetchSubscriptions) every `poll_ns`, which grows with its length and with the time of an answer.
   It is the truth: what it lacks ends, also after that process restarted with another store or with none. Entries can
-  move while the pages of a list are read. So what such a list lacks ends when the next one lacks it, too. A list with
-  updates between its pages ends nothing. Without any other list for 30 s, the topics that it lacks are listed.
+  move while the pages of a list are read. So what such a list lacks ends when the next one lacks it, too. Each page
+  begins with the last entry of the one before: if that differs, entries have moved. Such a list ends nothing, nor one
+  with updates between its pages. Without any other list for 30 s, the topics that it lacks are listed.
 * **updates** on its change topic `0/3/8000` and `0/4/8000`: a Subscribe there takes effect within milliseconds.
 * **notifications**, for which this service registers in version 4, where one registration covers all topics. A process
   that restarts loses it. So the service registers again after a silence, after a node has joined, and after a list with
@@ -125,6 +126,9 @@ class ExternalUsubscription:
         self._next_poll_ns = self._timer_ns = self._requested_ns = 0
         self._listed: dict[TopicEntityPair, SubscriptionRecord] = {}  # the pages so far
         self._listed_count = 0
+        self._overlap = 0  # entries of the page before that the next one repeats
+        self._last_listed = b""
+        self._has_moved = False  # entries, while the pages so far were read
         self._changes: list[ListedChange] = []  # since the request for the first page
         self._missing: set[TopicEntityPair] = set()  # in the last quiet list, which had several pages
         self._quiet_ns = 0  # the time of the last list that no update disturbed
@@ -245,6 +249,7 @@ class ExternalUsubscription:
 
     def _begin_list(self) -> None:
         self._listed, self._listed_count, self._changes = {}, 0, []
+        self._overlap, self._has_moved = 0, False
         self._refusal = None
         self._topics.clear()
         self._listed_topics.clear()
@@ -258,7 +263,7 @@ class ExternalUsubscription:
             if self._requests.is_valid(version, now_ns):
                 continue
             topic = self._topics[0] if self._topics else None
-            payload = fetch_request(version, self._listed_count, topic).SerializeToString()
+            payload = fetch_request(version, self._listed_count - self._overlap, topic).SerializeToString()
             message = self._request(version, FETCH_SUBSCRIPTIONS, payload, ttl_ns)
             if self._send(message):
                 self._requests.add(message.id, version, now_ns)
@@ -393,8 +398,11 @@ class ExternalUsubscription:
             return
         self.counts["unreadable"] += page.skipped
         self._listed |= {each.pair: each for each in page.subscriptions}
-        self._listed_count += page.length
-        if page.has_more and page.length and self._listed_count < self.config.max_subscriptions:
+        self._has_moved |= bool(self._overlap) and page.first != self._last_listed
+        read = page.length - self._overlap
+        self._listed_count += read
+        self._overlap, self._last_listed = int(page.length > 1), page.last
+        if page.has_more and read > 0 and self._listed_count < self.config.max_subscriptions:
             self._request_page(now_ns)
             return
         self._refused = 0
@@ -404,7 +412,7 @@ class ExternalUsubscription:
             self._quiet_ns = now_ns
             self._on_complete(known)
             return
-        if self._changes:
+        if self._changes or self._has_moved:
             self._on_disturbed(known, now_ns)
             return
         self._quiet_ns = now_ns
