@@ -397,7 +397,7 @@ def test_a_node_that_joins_the_network_advances_the_next_request_of_a_long_list(
 
 
 def test_a_request_is_valid_until_the_next_one(rig: Rig) -> None:
-    """Where nobody listens, it waits at the endpoint: a process that returns gets it at once."""
+    """Without a listener it waits at the endpoint: a process that returns gets it at once."""
     for pause_ms, count in ((500, 1), (1_000, 2), (2_000, 4)):
         rig.wait_request(count)
         rig.advance(ms=pause_ms)

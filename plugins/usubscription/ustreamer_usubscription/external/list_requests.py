@@ -5,7 +5,7 @@ A process may answer one request after the other, and need seconds for each. So 
 second, and the pauses between repetitions grow: two requests in a version wait after 3 s, and not six. After a quick
 answer it is likely that a process without one has gone. So it is soon requested again.
 
-A request is valid until the next one. Where a network knows that nobody listens, it waits at the endpoint, and the
+A request is valid until the next one. Where a network knows no listener, it waits at the endpoint, and the
 process gets it as it returns.
 """
 

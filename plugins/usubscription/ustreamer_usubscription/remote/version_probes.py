@@ -25,7 +25,7 @@ from ustreamer.uprotocol.uuri import UUri
 PROBE_DELAY_MS: Final = 1_000
 """An answer of a device that is there takes milliseconds."""
 FETCH_INTERVAL_MS: Final = 10_000
-"""Also the ttl of FetchSubscriptions: where nobody listens, it waits at the endpoint for the device."""
+"""Also the ttl of FetchSubscriptions: without a listener, it waits at the endpoint for the device."""
 
 _NS_PER_MS: Final = 1_000_000
 
