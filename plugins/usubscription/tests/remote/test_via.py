@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Topics that are subscribed at a device in between, which relays the subscription."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from msgspec.structs import replace
 from ustreamer_usubscription.config import UsubscriptionConfig
+from ustreamer_usubscription.remote.earlier_upstreams import EarlierUpstreams
 
+from ustreamer.core.base.links import LinkStates
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
 from ustreamer.uprotocol.umessage import error_response
 from ustreamer.uprotocol.ustatus import UCode, UStatus
@@ -169,3 +172,12 @@ def test_a_damaged_file_of_the_last_via_ends_nothing(make_rig: "MakeRig") -> Non
     rig.config["via"] = {}
     rig.restart()
     assert calls_of(rig) == [(FAR, 3, 1)]
+
+
+@pytest.mark.parametrize(("name", "ends"), [(NEAR, True), ("gone", False)])
+def test_only_a_device_behind_an_endpoint_is_called(tmp_path: Path, name: str, *, ends: bool) -> None:
+    links = LinkStates(lambda authority: None if authority == "gone" else authority)
+    EarlierUpstreams(tmp_path / "via", {FAR: name}, links).load([])
+    after = EarlierUpstreams(tmp_path / "via", {}, links)
+    after.load([TOPIC])
+    assert [key for key, _ in after.pop_due(0)] == [(name, TOPIC)] * ends

@@ -65,6 +65,7 @@ from ustreamer_usubscription.directory import InMemoryDirectory
 from ustreamer_usubscription.external.codec import (
     REGISTER_V4,
     ListedChange,
+    Page,
     change_in,
     fetch_request,
     page_in,
@@ -126,6 +127,7 @@ class ExternalUsubscription:
         self._next_poll_ns = self._timer_ns = self._requested_ns = 0
         self._listed: dict[TopicEntityPair, SubscriptionRecord] = {}  # the pages so far
         self._listed_count = 0
+        self._pages: dict[tuple[int, int], tuple[bytes, Page]] = {}  # by version and offset, of the last list
         self._overlap = 0  # entries of the page before that the next one repeats
         self._last_listed = b""
         self._has_moved = False  # entries, while the pages so far were read
@@ -392,7 +394,7 @@ class ExternalUsubscription:
             self._on_refusal(code, now_ns)
             return
         try:
-            page = page_in(message, self._version, self._authority)
+            page = self._page_in(message)
         except UStatusError:
             self.counts["unreadable"] += 1
             return
@@ -421,6 +423,17 @@ class ExternalUsubscription:
         if self._missing and not is_second:
             self._begin_list()
             self._request_page(now_ns)
+
+    def _page_in(self, message: UMessage) -> Page:
+        """Decoded once for each content: 20 000 unchanged entries took 0.1 s of CPU at each list."""
+        place = (self._version, self._listed_count)
+        payload, page = self._pages.get(place, (b"", None))
+        if page is None or payload != message.payload:
+            page = page_in(message, self._version, self._authority)
+            self._pages[place] = (message.payload, page)
+        if not page.has_more:
+            self._pages = {at: each for at, each in self._pages.items() if at <= place}
+        return page
 
     def _on_disturbed(self, known: dict[TopicEntityPair, SubscriptionRecord], now_ns: int) -> None:
         """Add what a list has whose pages moved while they were read. It may lack any entry, each time the same one."""
