@@ -17,11 +17,13 @@ from ustreamer.testing.messages import ALPHA, BETA, TOPIC, new_id
 from ustreamer.transport_port import EndpointContext
 from ustreamer.transports.zenoh.config import ZenohEndpoint
 from ustreamer.transports.zenoh.keys import EVERY_KEY, message_key
+from ustreamer.transports.zenoh.receipts.awaited_puts import NEVER_NS, AwaitedPuts
 from ustreamer.transports.zenoh.receipts.awaited_receipts import MAX_AWAITED, AwaitedReceipts, Receiver
 from ustreamer.transports.zenoh.receipts.receipt_giver import ReceiptGiver, ReceiptListener, RecentIds
 from ustreamer.transports.zenoh.receipts.receipt_keys import (
     EVERY_RECEIPT,
     ReceiptGiverId,
+    check_receipt,
     parse_receipt_key,
     parse_token_key,
     receipt_id,
@@ -70,8 +72,9 @@ def test_a_receipt_has_the_ids_as_in_attachments() -> None:
     assert batch is not None
     ids = [receipt_id(each.id) for each in messages]
     assert receipt_ids(messages) == receipt_ids(batch) == ids == split_receipt(b"".join(ids))
+    check_receipt(b"".join(ids))
     with pytest.raises(UStatusError):
-        split_receipt(b"".join(ids)[1:])
+        check_receipt(b"".join(ids)[1:])
 
 
 # --- copies -----------------------------------------------------------------------------------------------------------
@@ -155,7 +158,7 @@ class Awaited(AwaitedReceipts):
     def put(self, *ids: bytes) -> None:
         """Put these now, for all receivers."""
         for receiver in self.receivers_of(TOPIC, None):
-            receiver.waiting.update(dict.fromkeys(ids, self.now_ns))
+            receiver.puts.append((self.now_ns, b"".join(ids)))
 
     def give(self, *ids: bytes) -> None:
         self.on_receipt(receipt_key(GIVER._replace(instance="1")), b"".join(ids))
@@ -205,7 +208,7 @@ def test_without_receipts_the_newest_put_is_made_again_ever_more_rarely() -> Non
         assert awaited.lost(awaited.now_ns) == {}
         awaited.now_ns += 1
         assert list(awaited.lost(awaited.now_ns)) == [id_of(2)]
-        receiver.forget([id_of(2)])
+        receiver.puts.forget([id_of(2)])
         awaited.put(id_of(2))
     awaited.give(id_of(2))
     assert list(awaited.lost(awaited.now_ns)) == [id_of(1)]
@@ -217,7 +220,7 @@ def test_a_put_that_is_lost_again_and_again_is_given_up() -> None:
     tries = 0
     while not awaited.missing:
         tries += 1
-        receiver.forget([id_of(1)])
+        receiver.puts.forget([id_of(1)])
         awaited.put(id_of(1))
         awaited.now_ns += 2 * NS_PER_S
         awaited.put(id_of(2))
@@ -247,7 +250,7 @@ def test_the_retransmissions_of_a_put_are_counted_only_while_it_waits(end: str) 
     else:
         awaited.put(*lost, *(id_of(each) for each in range(2_000, 2_000 + MAX_AWAITED)))
         awaited.lost(awaited.now_ns)
-        assert len(receiver.waiting) == MAX_AWAITED
+        assert len(receiver.puts) == MAX_AWAITED
     assert awaited._retransmissions == {}
 
 
@@ -301,7 +304,7 @@ def test_a_put_before_the_token_waits_unless_its_receipt_has_come() -> None:
     awaited.put(id_of(3))
     awaited.give(id_of(2))
     awaited.await_earlier({receiver: dict.fromkeys(map(id_of, (0, 1, 2)), awaited.now_ns - 1)})
-    assert list(receiver.waiting) == [id_of(0), id_of(3)]
+    assert list(receiver.puts.before(NEVER_NS)) == [id_of(0), id_of(3)]
     assert awaited.refused == 0
 
 
@@ -332,11 +335,12 @@ def test_an_ended_filter_counts_no_longer() -> None:
 
 
 def test_the_puts_of_a_receiver_are_bounded() -> None:
-    receiver = Receiver(0)
-    receiver.waiting.update((id_of(each), each) for each in range(MAX_AWAITED + 10))
-    assert list(receiver.trim()) == [id_of(each) for each in range(10)]
-    assert (len(receiver.waiting), next(iter(receiver.waiting))) == (MAX_AWAITED, id_of(10))
-    assert not receiver.trim()
+    puts = AwaitedPuts()
+    for each in range(MAX_AWAITED + 10):
+        puts.append((each, id_of(each)))
+    assert list(puts.trim(MAX_AWAITED)) == [id_of(each) for each in range(10)]
+    assert (len(puts), puts.oldest_ns) == (MAX_AWAITED, 10)
+    assert not puts.trim(MAX_AWAITED)
 
 
 def test_unreadable_tokens_and_receipts_are_counted() -> None:

@@ -9,7 +9,6 @@ the loss again with the same ids, before any newer message.
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
-from itertools import repeat
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Final
 
@@ -25,7 +24,7 @@ from ustreamer.transports.zenoh.encoded_headers import EncodedHeader, EncodedHea
 from ustreamer.transports.zenoh.errors import zenoh_error_text
 from ustreamer.transports.zenoh.link_monitor import LinkMonitor
 from ustreamer.transports.zenoh.possible_losses import NEVER_NS, PossibleLosses
-from ustreamer.transports.zenoh.receipts.receipt_keys import ID_IN_ATTACHMENT
+from ustreamer.transports.zenoh.receipts.receipt_keys import ID_IN_ATTACHMENT, joined_ids
 from ustreamer.transports.zenoh.retransmit import AnsweredRequests, Origin, RetransmitConfig
 from ustreamer.transports.zenoh.route_publishers import (
     DISCOVERY_NS,
@@ -170,7 +169,7 @@ class ZenohSender:
                 if receivers:  # before the put: its receipt may come at once
                     receipt = head[ID_IN_ATTACHMENT]
                     for each in receivers:
-                        each.waiting[receipt] = begin_ns
+                        each.puts.append((begin_ns, receipt))
                 try:
                     header.put(payload, attachment=head + tail)
                 except zenoh.ZError:
@@ -201,12 +200,11 @@ class ZenohSender:
                 return 0
             links, put, attachments = self._link_monitor, header.put, header.attachments(batch)
             remaining = zip(batch.payloads, attachments, strict=True)
-            receivers, ids = header.publisher.receivers, list[bytes]()
-            if receivers:
-                ids = [attachment[ID_IN_ATTACHMENT] for attachment in attachments]
-                put_ns = self._monotonic_ns()
+            receivers = header.publisher.receivers
+            if receivers and attachments:
+                awaited = self._monotonic_ns(), joined_ids(attachments)
                 for each in receivers:
-                    each.waiting.update(zip(ids, repeat(put_ns)))
+                    each.puts.append(awaited)
             failed = 0
             try:
                 for payload, attachment in remaining:
@@ -220,7 +218,7 @@ class ZenohSender:
             put_count = len(attachments) - failed - untried
             sent = attachments[:put_count]
             if receivers and put_count < len(attachments):
-                _forget(receivers, ids[put_count:])
+                _forget(receivers, [each[ID_IN_ATTACHMENT] for each in attachments[put_count:]])
             self._mark_used(header.publisher)
             remembered = header.remembered_payloads(sent, batch.payloads[:put_count])
             # A remembered response is longer than its payload: its reqid is stored too.
@@ -260,7 +258,7 @@ class ZenohSender:
         if receivers:
             receipt = head[ID_IN_ATTACHMENT]
             for each in receivers:
-                each.waiting[receipt] = now_ns
+                each.puts.append((now_ns, receipt))
         try:
             header.put(payload, attachment=head + tail)
         except zenoh.ZError as error:
@@ -431,4 +429,4 @@ class ZenohSender:
 
 def _forget(receivers: "Iterable[Receiver]", ids: Sequence[bytes]) -> None:
     for each in receivers:
-        each.forget(ids)
+        each.puts.forget(ids)

@@ -15,23 +15,26 @@ receiver. A put waits for the receipt of each receiver whose filters match it. I
 A receiver that is away keeps its puts for the retransmit window. Then they count as missing, and new puts no longer wait
 for it.
 
-Puts, receipts and tokens come on different threads. A change of `waiting`, `blocked` or `_retransmissions` is one operation of a
-dict. `_lock` protects the rest. Only the monitor thread changes `missing`.
+Puts, receipts and tokens come on different threads. `AwaitedPuts` are thread-safe, a change of `_retransmissions` is one
+operation of a dict, and `_lock` protects the rest. Only the monitor thread changes `missing`.
 """
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain, islice, repeat
+from collections.abc import Callable, Mapping, Sequence
+from itertools import repeat
 from threading import Lock
 from typing import Final
 
 import zenoh
 from zenoh.handlers import Callback
 
+from ustreamer.transports.zenoh.receipts.awaited_puts import NEVER_NS, AwaitedPuts
 from ustreamer.transports.zenoh.receipts.receipt_keys import (
     EVERY_RECEIPT,
     EVERY_TOKEN,
+    ID_BYTES,
+    check_receipt,
     parse_receipt_key,
     parse_token_key,
     split_receipt,
@@ -53,8 +56,6 @@ _LOST_NS: Final = 1_000_000_000
 """A put without a receipt counts as lost if a put this much later has one."""
 _MIN_TIMEOUT_NS: Final = 50_000_000
 _MAX_TIMEOUT_NS: Final = 500_000_000
-_NEVER_NS: Final = 1 << 62
-
 
 _Token = tuple[str, ListenerFilters]
 """The process that announced it, and what the process gives receipts for."""
@@ -64,7 +65,6 @@ class Receiver:
     """One receiver: its tokens, and the puts that wait for its receipt."""
 
     __slots__ = (
-        "blocked",
         "changed_ns",
         "gone_ns",
         "is_ready",
@@ -72,8 +72,8 @@ class Receiver:
         "newest_ns",
         "present_since_ns",
         "probes",
+        "puts",
         "tokens",
-        "waiting",
     )
 
     def __init__(self, now_ns: int) -> None:
@@ -83,65 +83,37 @@ class Receiver:
         """As `tokens`, with those that ended in the last second: an outage ends all tokens, one by one."""
         self.is_ready = False
         """Whether it gave an empty receipt since it appeared: its subscribers are declared."""
-        self.waiting: dict[bytes, int] = {}
-        """Ids with the times of their puts, the oldest put first. The sender adds them, just before the put."""
-        self.blocked: dict[bytes, int] = {}
-        """As `waiting`, for publishers that have lost their subscribers: these are put again when one is back."""
+        self.puts: Final = AwaitedPuts()
+        """Those without a receipt. The sender adds each one just before the put."""
         self.newest_ns = 0
         """The time of the newest put with a receipt."""
         self.present_since_ns = self.changed_ns = now_ns
-        self.gone_ns = _NEVER_NS
+        self.gone_ns = NEVER_NS
         self.probes = 0
         """How often the newest put was made again since the last receipt."""
 
-    def trim(self) -> Sequence[bytes]:
-        """Forget the oldest puts above the bound; returns their ids."""
-        excess = len(self.waiting) + len(self.blocked) - MAX_AWAITED
-        if excess <= 0:
-            return ()
-        ids = list(islice(chain(list(self.waiting), list(self.blocked)), excess))
-        self.forget(ids)
-        return ids
-
-    def forget(self, ids: Iterable[bytes]) -> None:
-        """Wait for no receipt of these."""
-        for pop in self.waiting.pop, self.blocked.pop:
-            deque(map(pop, ids, repeat(None)), maxlen=0)
-
-    def block(self, ids: Iterable[bytes]) -> None:
-        for id in ids:
-            put_ns = self.waiting.pop(id, None)
-            if put_ns is not None:
-                self.blocked[id] = put_ns
-
-    def on_receipt(self, ids: Sequence[bytes]) -> list[int]:
-        """These have arrived. Returns when each was put; 0 if it did not wait."""
-        times = list(map(self.waiting.pop, ids, repeat(0)))
-        if self.blocked:
-            times = list(map(max, times, map(self.blocked.pop, ids, repeat(0))))
-        newest_ns = max(times, default=0)
+    def on_receipt(self, ids: bytes) -> tuple[int, Sequence[bytes]]:
+        """As `AwaitedPuts.confirm`."""
+        newest_ns, unknown = self.puts.confirm(ids)
         if newest_ns:
             self.newest_ns = max(self.newest_ns, newest_ns)
             self.probes = 0
-        return times
+        return newest_ns, unknown
 
     def lost(self, now_ns: int) -> dict[bytes, int]:
-        """The puts in `waiting` that count as lost, with their times."""
+        """The puts that count as lost, with their times."""
         before_ns = self.newest_ns - _LOST_NS
         if self.is_ready or now_ns - self.present_since_ns > _LOST_NS:
             before_ns = max(before_ns, self.present_since_ns)
-        if not self.tokens or self.oldest_ns >= before_ns:
-            return {}
-        return {id: put_ns for id, put_ns in list(self.waiting.items()) if put_ns < before_ns}
+        return self.puts.before(before_ns) if self.tokens else {}
 
     def probe(self, now_ns: int) -> dict[bytes, int]:
         """The newest put and its time, if it is to be made again because no receipt comes."""
-        try:
-            id, put_ns = next(reversed(self.waiting.items()))
-        except (StopIteration, RuntimeError):  # a receipt came meanwhile
+        newest = self.puts.newest
+        if newest is None or not self.tokens or self.probes >= _MAX_PROBES:
             return {}
-        since_ns = max(put_ns, self.present_since_ns)
-        if not self.tokens or self.probes >= _MAX_PROBES or now_ns - since_ns < _LOST_NS << self.probes:
+        put_ns, id = newest
+        if now_ns - max(put_ns, self.present_since_ns) < _LOST_NS << self.probes:
             return {}
         self.probes += 1
         return {id: put_ns}
@@ -154,14 +126,6 @@ class Receiver:
     def has_announced(self, instance: str) -> bool:
         """Whether this process has a token, or had one in the last second: its last receipts come after its token."""
         return any(each == instance for each, _ in self.last_tokens)
-
-    @property
-    def oldest_ns(self) -> int:
-        """When the oldest put in `waiting` was made."""
-        try:
-            return next(iter(self.waiting.values()), _NEVER_NS)
-        except RuntimeError:  # a receipt came meanwhile
-            return 0
 
 
 class AwaitedReceipts:
@@ -239,7 +203,7 @@ class AwaitedReceipts:
                     receiver.present_since_ns = now_ns
                     receiver.is_ready = False
                 receiver.tokens[token] = receiver.last_tokens[token] = now_ns
-                receiver.gone_ns = _NEVER_NS
+                receiver.gone_ns = NEVER_NS
             elif not is_present:
                 receiver.tokens.pop(token, None)
                 if not receiver.tokens:
@@ -255,28 +219,27 @@ class AwaitedReceipts:
         token is remembered until then.
         """
         try:
-            giver, ids = parse_receipt_key(key), split_receipt(payload)
+            giver = parse_receipt_key(key)
+            check_receipt(payload)
         except UStatusError as error:
             self._refuse(error.message)
             return
         with self._lock:
             receiver = self._receivers.get((giver.authority, giver.endpoint))
             if receiver is None or not receiver.has_announced(giver.instance):
-                self._early.extend((giver.instance, id) for id in ids)
+                self._early.extend((giver.instance, id) for id in split_receipt(payload))
                 return
-            times = receiver.on_receipt(ids)
-            if 0 in times:
-                early = (id for id, put_ns in zip(ids, times, strict=True) if not put_ns)
-                self._early.extend((giver.instance, id) for id in early)
-            if not ids:
+            newest_ns, unknown = receiver.on_receipt(payload)
+            self._early.extend((giver.instance, id) for id in unknown)
+            if not payload:
                 receiver.is_ready = self.changed = True
-            self._drop_retransmissions(ids)  # of a late receipt, too
-            newest_ns = max(times, default=0)
+            if self._retransmissions:
+                self._drop_retransmissions(split_receipt(payload))  # of a late receipt, too
             if newest_ns:
                 latency_ns = min(self._monotonic_ns() - newest_ns, _MAX_TIMEOUT_NS)
                 self._latency_ns += (latency_ns - self._latency_ns) // 8
-                self.received += len(ids)
-        if not ids:
+                self.received += len(payload) // ID_BYTES
+        if not payload:
             self.on_changed()
 
     def _refuse(self, why: str) -> None:
@@ -303,27 +266,26 @@ class AwaitedReceipts:
         with self._lock:
             for receiver, ids in puts.items():
                 early = {id for instance, id in self._early if receiver.has_announced(instance)}
-                earlier = {id: put_ns for id, put_ns in ids.items() if id not in early}
-                receiver.waiting = earlier | receiver.waiting
+                receiver.puts.prepend({id: put_ns for id, put_ns in ids.items() if id not in early})
 
     def is_awaited(self, id: bytes) -> bool:
         """Whether a receipt of this put is missing."""
-        return any(id in each.waiting or id in each.blocked for each in tuple(self._receivers.values()))
+        return any(id in each.puts for each in tuple(self._receivers.values()))
 
     def block(self, ids: Sequence[bytes]) -> None:
         """The publisher of these has lost its subscribers, and will put them again."""
         for each in tuple(self._receivers.values()):
-            each.block(ids)
+            each.puts.block(ids)
 
     def begin_retransmit(self, id: bytes) -> None:
         """This is put again now, and then waits again. Call `forget` if it does not."""
         for each in tuple(self._receivers.values()):
-            each.forget((id,))
+            each.puts.forget((id,))
 
     def forget(self, ids: Sequence[bytes]) -> None:
         """Wait for no receipt of these."""
         for each in tuple(self._receivers.values()):
-            each.forget(ids)
+            each.puts.forget(ids)
         self._drop_retransmissions(ids)
 
     def _drop_retransmissions(self, ids: Sequence[bytes]) -> None:
@@ -339,31 +301,30 @@ class AwaitedReceipts:
 
     def all_waiting(self) -> dict[bytes, int]:
         """All puts without a receipt, with their times."""
-        return self._waiting_since(_NEVER_NS)
+        return self._waiting_since(NEVER_NS)
 
     def _waiting_since(self, before_ns: int) -> dict[bytes, int]:
         found: dict[bytes, int] = {}
         for each in tuple(self._receivers.values()):
-            if each.blocked or each.oldest_ns < before_ns:
-                puts = chain(list(each.blocked.items()), list(each.waiting.items()))
-                found.update((id, put_ns) for id, put_ns in puts if put_ns < before_ns)
+            found.update(each.puts.blocked_before(before_ns))
+            found.update(each.puts.before(before_ns))
         return found
 
     @property
     def oldest_ns(self) -> int:
         """When the oldest put was made that a present receiver has not confirmed."""
         present = (each for each in tuple(self._receivers.values()) if each.tokens)
-        return min((each.oldest_ns for each in present), default=_NEVER_NS)
+        return min((each.puts.oldest_ns for each in present), default=NEVER_NS)
 
     @property
     def oldest_kept_ns(self) -> int:
         """As `oldest_ns`, also for receivers that are away and may return: their puts must be remembered."""
-        return min((each.oldest_ns for each in tuple(self._receivers.values())), default=_NEVER_NS)
+        return min((each.puts.oldest_ns for each in tuple(self._receivers.values())), default=NEVER_NS)
 
     @property
     def count(self) -> int:
         """The number of missing receipts."""
-        return sum(len(each.waiting) + len(each.blocked) for each in tuple(self._receivers.values()))
+        return sum(len(each.puts) for each in tuple(self._receivers.values()))
 
     def lost(self, now_ns: int) -> dict[bytes, int]:
         """The puts that count as lost, with their times. Call `begin_retransmit` for those that are put again."""
@@ -389,7 +350,7 @@ class AwaitedReceipts:
     def _update_receivers(self, now_ns: int) -> None:
         """Apply ended tokens and the bounds. Wait no longer for receivers that are away for longer than the window."""
         for name, receiver in tuple(self._receivers.items()):
-            trimmed = receiver.trim()
+            trimmed = receiver.puts.trim(MAX_AWAITED)
             self.missing += len(trimmed)
             self._drop_retransmissions(trimmed)
             is_gone = now_ns - receiver.gone_ns > self._window_ns
@@ -397,7 +358,7 @@ class AwaitedReceipts:
                 if now_ns - receiver.changed_ns > _LOST_NS and (receiver.tokens or is_gone):
                     self.changed |= len(receiver.tokens) != len(receiver.last_tokens)
                     receiver.last_tokens = dict(receiver.tokens)
-                if is_gone and not receiver.tokens and not receiver.blocked:
+                if is_gone and not receiver.tokens and not receiver.puts.has_blocked:
                     del self._receivers[name]
             if is_gone and not receiver.tokens:
-                self.abandon(list(receiver.waiting))
+                self.abandon(list(receiver.puts.before(NEVER_NS)))

@@ -12,6 +12,7 @@ get none of this.
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from struct import Struct
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
@@ -34,6 +35,7 @@ ID_IN_ATTACHMENT: Final = slice(4, 4 + ID_BYTES)
 _ID: Final = Struct("<QcQ")
 _TAG: Final = b"\x11"
 _PUBLICATIONS: Final = "-"
+_MAX_GIVERS: Final = 64  # with a parsed key: 0.01 ms for each receipt
 _GIVER: Final = rf"{PREFIX}/([^/]+)/([a-z0-9_-]{{1,128}})/([0-9a-f]{{1,32}})"
 _TOKEN: Final = rf"{_GIVER}/([^/]+)/([^/]+)"
 
@@ -60,10 +62,19 @@ def receipt_ids(messages: Sequence[UMessage]) -> list[bytes]:
     return [receipt_id(each.id) for each in messages]
 
 
-def split_receipt(payload: bytes) -> list[bytes]:
-    """The ids in the payload of a receipt; INVALID_ARGUMENT for another length."""
+def joined_ids(attachments: Sequence[bytes]) -> bytes:
+    """The ids of attachments, as in a receipt."""
+    return b"".join([each[ID_IN_ATTACHMENT] for each in attachments])
+
+
+def check_receipt(payload: bytes) -> None:
+    """INVALID_ARGUMENT if the payload of a receipt has another length than some ids."""
     if len(payload) % ID_BYTES:
         raise invalid_argument(f"a receipt of {len(payload)} bytes, expected a multiple of {ID_BYTES}")
+
+
+def split_receipt(payload: bytes) -> list[bytes]:
+    """The ids in the payload of a receipt."""
     return [payload[at : at + ID_BYTES] for at in range(0, len(payload), ID_BYTES)]
 
 
@@ -78,6 +89,7 @@ def token_key(giver: ReceiptGiverId, filters: ListenerFilters) -> str:
     return f"{receipt_key(giver)}/{quote(str(filters.source), safe='')}/{sink}"
 
 
+@lru_cache(_MAX_GIVERS)
 def parse_receipt_key(key: str) -> ReceiptGiverId:
     """The inverse of `receipt_key`; INVALID_ARGUMENT for any other key."""
     match = re.fullmatch(_GIVER, key)
