@@ -12,7 +12,7 @@ received: a kill may have come before their ids were written.
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import compress
 from threading import Event, Lock, Thread
@@ -23,12 +23,15 @@ import zenoh
 from ustreamer.transport_port import ReceivedStore
 from ustreamer.transports.zenoh.errors import zenoh_error_text
 from ustreamer.transports.zenoh.receipts.receipt_keys import (
+    ID_BYTES,
     ReceiptGiverId,
     receipt_id,
     receipt_ids,
     receipt_key,
+    split_receipt,
     token_key,
 )
+from ustreamer.transports.zenoh.receipts.recent_ids import RecentIds
 from ustreamer.transports.zenoh.subscriber import ListenerFilters
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.utransport import Listener, batch_listener_of
@@ -38,49 +41,11 @@ log = logging.getLogger("ustreamer.zenoh")
 RECENT_IDS: Final = 65_536
 """Copies of at least this number of messages are detected: as many as a sender keeps without a receipt."""
 _INTERVAL_S: Final = 0.02
-_RECEIPT_IDS: Final = 4_096  # 70 kB
+_RECEIPT_BYTES: Final = 4_096 * ID_BYTES
 _LAST_TRIES: Final = 10
 _SYNC_S: Final = 1.1
 _NEVER_NS: Final = 1 << 62
 _JOIN_S: Final = 5.0
-
-
-class RecentIds:
-    """Remembers at least the last `size` ids, and at most twice as many. As `DedupWindow`, for many ids at once."""
-
-    def __init__(self, size: int, ids: Iterable[bytes] = ()) -> None:
-        self._size = size
-        self._young: set[bytes] = set()
-        self._old: set[bytes] = set(ids)
-
-    def is_new(self, id: bytes) -> bool:
-        """Whether `id` is new. It is remembered from now on."""
-        if id in self._young or id in self._old:
-            return False
-        self._young.add(id)
-        self._age()
-        return True
-
-    def are_new(self, ids: Sequence[bytes]) -> Sequence[bool] | None:
-        """Which of these are new; None for all. They are remembered from now on."""
-        young = self._young
-        if self._old.isdisjoint(ids) and young.isdisjoint(ids):
-            before = len(young)
-            young.update(ids)
-            if len(young) - before == len(ids):
-                self._age()
-                return None
-            young.difference_update(ids)  # one of them is twice among them
-        return [self.is_new(each) for each in ids]
-
-    def forget(self, ids: Iterable[bytes]) -> None:
-        """Count these as new again."""
-        self._young.difference_update(ids)
-        self._old.difference_update(ids)
-
-    def _age(self) -> None:
-        if len(self._young) >= self._size:
-            self._old, self._young = self._young, set()
 
 
 class ReceiptListener:
@@ -104,21 +69,21 @@ class ReceiptListener:
         return hash(self._inner)
 
     def __call__(self, message: UMessage, /) -> None:
-        ids = [receipt_id(message.id)]
-        if self._giver.are_new(ids) is None:
+        id = receipt_id(message.id)
+        if self._giver.are_new([message], id) is None:
             try:
                 self._inner(message)
             except BaseException:
-                self._giver.forget(ids)
+                self._giver.forget(id)
                 raise
-        self._giver.record(ids)
+        self._giver.record(id)
 
     def _on_batch(self, messages: Sequence[UMessage], /) -> None:
         ids = new_ids = receipt_ids(messages)
-        new = self._giver.are_new(ids)
+        new = self._giver.are_new(messages, ids)
         if new is not None:
             messages = list(compress(messages, new))
-            new_ids = list(compress(ids, new))
+            new_ids = b"".join(compress(split_receipt(ids), new))
         if messages:
             try:
                 self._inner_batch(messages)
@@ -145,8 +110,8 @@ class ReceiptGiver:
         """Keeps the last ids on disk, and knows what is safe; set before `start`."""
         self._recent = RecentIds(RECENT_IDS)
         self._recent_lock = Lock()
-        self._pending: deque[tuple[int, list[bytes]]] = deque()
-        """What has no receipt yet: when the listener took it, and its ids."""
+        self._pending: deque[tuple[int, bytes]] = deque()
+        """What has no receipt yet: when the listener took it, and its joined ids."""
         self._is_unsynced = False
         """Whether a power cut may lose ids that the store has."""
         self._wake = Event()
@@ -162,21 +127,21 @@ class ReceiptGiver:
 
     # --- on the receiving threads -------------------------------------------------------------------------------------
 
-    def are_new(self, ids: Sequence[bytes]) -> Sequence[bool] | None:
-        """Which of these messages are no copies; None for all."""
+    def are_new(self, messages: Sequence[UMessage], ids: bytes) -> Sequence[bool] | None:
+        """Which of these messages with these joined ids are no copies; None for all."""
         with self._recent_lock:
-            new = self._recent.are_new(ids)
+            new = self._recent.are_new(messages, ids)
             if new is not None:
                 self.duplicates += len(new) - sum(new)
         return new
 
-    def forget(self, ids: Iterable[bytes]) -> None:
-        """The listener raised: it did not take these messages."""
+    def forget(self, ids: bytes) -> None:
+        """The listener raised: it did not take the messages with these joined ids."""
         with self._recent_lock:
             self._recent.forget(ids)
 
-    def record(self, ids: list[bytes]) -> None:
-        """The listener took these messages, or an earlier copy of them."""
+    def record(self, ids: bytes) -> None:
+        """The listener took the messages with these joined ids, or earlier copies of them."""
         self._pending.append((self._monotonic_ns(), ids))
         if not self._wake.is_set():
             self._wake.set()
@@ -247,16 +212,11 @@ class ReceiptGiver:
     # --- on the thread ------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while not self._closing.is_set():
-            if not self._wake.wait(_SYNC_S if self._is_unsynced else None) and self.store is not None:
-                self.store.add(())
-                self._is_unsynced = False
-                continue
-            self._closing.wait(_INTERVAL_S)
-            self._wake.clear()
-            self._give(_NEVER_NS if self.store is None else self.store.safe_before_ns())
-            if self._pending:  # not safe yet
-                self._wake.set()
+        while not self._closing.wait(_INTERVAL_S):
+            if self._pending:
+                self._give(_NEVER_NS if self.store is None else self.store.safe_before_ns())
+            else:
+                self._wait_pending()
         pause = Event()
         for _ in range(_LAST_TRIES):
             self._give(_NEVER_NS if self.store is None else self.store.safe_before_ns())
@@ -264,24 +224,35 @@ class ReceiptGiver:
                 break
             pause.wait(_INTERVAL_S)
 
+    def _wait_pending(self) -> None:
+        """Wait until something has no receipt yet, or sync the ids on disk."""
+        self._wake.clear()
+        if self._pending or self._closing.is_set():
+            return  # it came before `clear`
+        if not self._wake.wait(_SYNC_S if self._is_unsynced else None):
+            if self.store is not None:
+                self.store.add(())
+            self._is_unsynced = False
+
     def _give(self, before_ns: int) -> None:
         """Give the receipts of what was received before this time."""
-        ids: list[bytes] = []
+        parts: list[bytes] = []
         pending = self._pending
         while pending and pending[0][0] < before_ns:
-            ids += pending.popleft()[1]
-        excess = sum(len(each) for _, each in tuple(pending)) - RECENT_IDS if pending else 0
+            parts.append(pending.popleft()[1])
+        excess = sum(len(each) for _, each in tuple(pending)) - RECENT_IDS * ID_BYTES if pending else 0
         while excess > 0:  # nothing gets safe: the sender keeps them, and a copy gets a receipt later
             excess -= len(pending.popleft()[1])
-        if not ids or self._publisher is None:
+        if not parts or self._publisher is None:
             return
+        ids = b"".join(parts)
         if self.store is not None:
-            self.store.add(ids)
+            self.store.add(split_receipt(ids))
             self._is_unsynced = True
         try:
-            for begin in range(0, len(ids), _RECEIPT_IDS):
-                part = ids[begin : begin + _RECEIPT_IDS]
-                self._publisher.put(b"".join(part))
-                self.given += len(part)
+            for begin in range(0, len(ids), _RECEIPT_BYTES):
+                part = ids[begin : begin + _RECEIPT_BYTES]
+                self._publisher.put(part)
+                self.given += len(part) // ID_BYTES
         except zenoh.ZError:  # the session is closed: the sender puts them again
             return

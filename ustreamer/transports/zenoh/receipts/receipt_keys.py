@@ -13,6 +13,7 @@ get none of this.
 import re
 from collections.abc import Sequence
 from functools import lru_cache
+from operator import itemgetter
 from struct import Struct
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
@@ -32,6 +33,7 @@ EVERY_RECEIPT: Final = f"{PREFIX}/*/*/*"
 ID_BYTES: Final = 17
 ID_IN_ATTACHMENT: Final = slice(4, 4 + ID_BYTES)
 """The place of an id in an attachment, after the version byte and two tags."""
+_id_in_attachment: Final = itemgetter(ID_IN_ATTACHMENT)
 _ID: Final = Struct("<QcQ")
 _TAG: Final = b"\x11"
 _PUBLICATIONS: Final = "-"
@@ -53,18 +55,20 @@ def receipt_id(id: UUID) -> bytes:
     return _ID.pack(id.msb, _TAG, id.lsb)
 
 
-def receipt_ids(messages: Sequence[UMessage]) -> list[bytes]:
-    """The ids of messages in the form of a receipt. Received attachments are reused."""
+def receipt_ids(messages: Sequence[UMessage]) -> bytes:
+    """The joined ids of messages, as in a receipt. Received attachments are reused."""
     if type(messages) is MessageBatch:
         if type(messages.ids) is AttachmentColumns:
-            return [each[ID_IN_ATTACHMENT] for each in messages.ids.items]
-        return [_ID.pack(msb, _TAG, lsb) for msb, lsb in zip(*messages.ids.msb_lsb_columns(), strict=True)]
-    return [receipt_id(each.id) for each in messages]
+            return joined_ids(messages.ids.items)
+        return b"".join(
+            [_ID.pack(msb, _TAG, lsb) for msb, lsb in zip(*messages.ids.msb_lsb_columns(), strict=True)]
+        )
+    return b"".join([receipt_id(each.id) for each in messages])
 
 
 def joined_ids(attachments: Sequence[bytes]) -> bytes:
     """The ids of attachments, as in a receipt."""
-    return b"".join([each[ID_IN_ATTACHMENT] for each in attachments])
+    return b"".join(map(_id_in_attachment, attachments))
 
 
 def check_receipt(payload: bytes) -> None:
