@@ -13,12 +13,19 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from itertools import chain, islice, repeat
 from threading import Lock
-from typing import Final
+from typing import Final, NamedTuple
 
 from ustreamer.transports.zenoh.receipts.receipt_keys import ID_BYTES, split_receipt
 
 NEVER_NS: Final = 1 << 62
 _MAX_COUNTED: Final = 1_024  # batches: to count their ids takes 0.1 ms
+
+
+class Confirmed(NamedTuple):
+    """The times of the puts that have arrived now, of each batch or id, and the ids that did not wait."""
+
+    times: Sequence[int]
+    unknown: Sequence[bytes]
 
 
 class AwaitedPuts:
@@ -54,12 +61,12 @@ class AwaitedPuts:
             waiting.update(zip(split_receipt(ids), repeat(put_ns)))
         return waiting
 
-    def confirm(self, ids: bytes) -> tuple[int, Sequence[bytes]]:
-        """These joined ids have arrived. Returns when the newest one was put, 0 for none, and those that did not wait."""
+    def confirm(self, ids: bytes) -> Confirmed:
+        """These joined ids have arrived."""
         with self._lock:
             if self._waiting or self._blocked:
                 return self._confirm_each(split_receipt(ids))
-            newest_ns, at, in_order = 0, 0, self._in_order
+            times, at, in_order = list[int](), 0, self._in_order
             while at < len(ids):
                 put_ns, first = in_order[0] if in_order else (0, b"")
                 if first and ids.startswith(first, at):
@@ -67,17 +74,19 @@ class AwaitedPuts:
                 elif first.startswith(ids[at:]):  # the receipt ends within a batch
                     in_order[0] = put_ns, first[len(ids) - at :]
                 else:
-                    other_ns, unknown = self._confirm_each(split_receipt(ids[at:]))
-                    return max(newest_ns, other_ns), unknown
-                newest_ns, at = put_ns, at + len(first)
-            return newest_ns, ()
+                    return self._confirm_each(split_receipt(ids[at:]), times)
+                times.append(put_ns)
+                at += len(first)
+            return Confirmed(times, ())
 
-    def _confirm_each(self, ids: Sequence[bytes]) -> tuple[int, Sequence[bytes]]:
-        times = list(map(self._index().pop, ids, repeat(0)))
+    def _confirm_each(self, ids: Sequence[bytes], times: Sequence[int] = ()) -> Confirmed:
+        found = list(map(self._index().pop, ids, repeat(0)))
         if self._blocked:
-            times = list(map(max, times, map(self._blocked.pop, ids, repeat(0))))
-        unknown = [id for id, put_ns in zip(ids, times, strict=True) if not put_ns] if 0 in times else ()
-        return max(times, default=0), unknown
+            found = list(map(max, found, map(self._blocked.pop, ids, repeat(0))))
+        if 0 not in found:
+            return Confirmed([*times, *found], ())
+        unknown = [id for id, put_ns in zip(ids, found, strict=True) if not put_ns]
+        return Confirmed([*times, *filter(None, found)], unknown)
 
     def forget(self, ids: Sequence[bytes]) -> None:
         """Wait for no receipt of these."""

@@ -29,7 +29,7 @@ from typing import Final
 import zenoh
 from zenoh.handlers import Callback
 
-from ustreamer.transports.zenoh.receipts.awaited_puts import NEVER_NS, AwaitedPuts
+from ustreamer.transports.zenoh.receipts.awaited_puts import NEVER_NS, AwaitedPuts, Confirmed
 from ustreamer.transports.zenoh.receipts.receipt_keys import (
     EVERY_RECEIPT,
     EVERY_TOKEN,
@@ -92,13 +92,13 @@ class Receiver:
         self.probes = 0
         """How often the newest put was made again since the last receipt."""
 
-    def on_receipt(self, ids: bytes) -> tuple[int, Sequence[bytes]]:
+    def on_receipt(self, ids: bytes) -> Confirmed:
         """As `AwaitedPuts.confirm`."""
-        newest_ns, unknown = self.puts.confirm(ids)
-        if newest_ns:
-            self.newest_ns = max(self.newest_ns, newest_ns)
+        confirmed = self.puts.confirm(ids)
+        if confirmed.times:
+            self.newest_ns = max(self.newest_ns, *confirmed.times)
             self.probes = 0
-        return newest_ns, unknown
+        return confirmed
 
     def lost(self, now_ns: int) -> dict[bytes, int]:
         """The puts that count as lost, with their times."""
@@ -146,6 +146,7 @@ class AwaitedReceipts:
         self._lock = Lock()
         self._receivers: dict[tuple[str, str], Receiver] = {}
         self._latency_ns = 0
+        """From the oldest put of a receipt to the receipt, on average."""
         self._retransmissions: dict[bytes, int] = {}
         """How often a put counted as lost, for those that wait again."""
         self._early: deque[tuple[str, bytes]] = deque(maxlen=_MAX_EARLY)
@@ -229,14 +230,14 @@ class AwaitedReceipts:
             if receiver is None or not receiver.has_announced(giver.instance):
                 self._early.extend((giver.instance, id) for id in split_receipt(payload))
                 return
-            newest_ns, unknown = receiver.on_receipt(payload)
-            self._early.extend((giver.instance, id) for id in unknown)
+            confirmed = receiver.on_receipt(payload)
+            self._early.extend((giver.instance, id) for id in confirmed.unknown)
             if not payload:
                 receiver.is_ready = self.changed = True
             if self._retransmissions:
                 self._drop_retransmissions(split_receipt(payload))  # of a late receipt, too
-            if newest_ns:
-                latency_ns = min(self._monotonic_ns() - newest_ns, _MAX_TIMEOUT_NS)
+            if confirmed.times:
+                latency_ns = min(self._monotonic_ns() - min(confirmed.times), _MAX_TIMEOUT_NS)
                 self._latency_ns += (latency_ns - self._latency_ns) // 8
                 self.received += len(payload) // ID_BYTES
         if not payload:
