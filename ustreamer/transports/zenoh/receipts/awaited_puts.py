@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # Fast path of a dict of ids, which is its oracle; compared by
-# tests/transports/zenoh/test_awaited_puts.py::test_it_equals_a_dict_of_ids
+# tests/transports/zenoh/receipts/test_awaited_puts.py::test_it_equals_a_dict_of_ids
 """The puts of one receiver that have no receipt yet.
 
 In: puts, and the ids of receipts. Out: which puts wait.
 
 Receipts nearly always come in the order of the puts. So the ids of a batch stay joined, and a receipt is compared with
-the joined ids: 0.01 us per id. With another order or a gap, all of them become entries of a dict: 0.4 us per id.
+the joined ids: 0.06 us per id. With another order or a gap, all of them become entries of a dict: 0.3 us per id.
 """
 
 from collections import deque
@@ -40,7 +40,7 @@ class AwaitedPuts:
         self._blocked: dict[bytes, int] = {}
         """Of publishers that have lost their subscribers: these are put again when one is back."""
         self._lock = Lock()
-        # One operation of a deque, so it needs no lock: 0.1 us.
+        # One operation of a deque, so it needs no lock.
         self.append: Final = self._in_order.append
         """Add a put, just before it: its time, and its joined ids, at least one."""
 

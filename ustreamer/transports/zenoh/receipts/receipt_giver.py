@@ -41,7 +41,7 @@ log = logging.getLogger("ustreamer.zenoh")
 RECENT_IDS: Final = 65_536
 """Copies of at least this number of messages are detected: as many as a sender keeps without a receipt."""
 _INTERVAL_S: Final = 0.05
-"""Between two receipts. A receipt costs 0.2 ms at each end, mostly threads that wake."""
+"""Between two receipts. A receipt costs 0.1 ms here and 0.06 ms at the sender, and both wake threads for it."""
 _DURABLE_INTERVAL_S: Final = 0.02
 """For a durable endpoint: a kill may make copies of what has no receipt."""
 _RECEIPT_BYTES: Final = 4_096 * ID_BYTES

@@ -57,7 +57,7 @@ class RecentIds:
         return rise
 
     # Fast path of _rise, which is its oracle; compared by
-    # tests/transports/zenoh/test_recent_ids.py::test_a_batch_is_judged_like_single_messages
+    # tests/transports/zenoh/receipts/test_recent_ids.py::test_a_batch_is_judged_like_single_messages
     def _rise_in_batch(self, batch: MessageBatch, ids: bytes) -> bool:
         source, msbs = batch.attributes.source, _msbs(ids)
         before = self._highest.get(source, self._highest_of_others)

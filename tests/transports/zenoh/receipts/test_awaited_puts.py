@@ -8,7 +8,7 @@ from threading import Thread
 from typing import Final
 
 import hypothesis.strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from ustreamer.transports.zenoh.receipts.awaited_puts import NEVER_NS, AwaitedPuts
 from ustreamer.transports.zenoh.receipts.receipt_keys import split_receipt
@@ -120,7 +120,8 @@ class AwaitedPutsMachine(RuleBasedStateMachine):
         assert self.puts.newest == newest
 
 
-test_it_equals_a_dict_of_ids = AwaitedPutsMachine.TestCase
+def test_it_equals_a_dict_of_ids() -> None:
+    run_state_machine_as_test(AwaitedPutsMachine)
 
 
 def test_each_put_of_another_thread_is_confirmed_once() -> None:
