@@ -2,8 +2,8 @@
 """Gives receipts for received messages, and drops copies of messages received before.
 
 In: the messages of the endpoint, between its subscribers and its listener (`listener`). Out: new messages to the
-listener, and every 50 ms one put with the ids of what the listener took since then; every 20 ms if durable. A copy gets a receipt again: the
-sender made it because it had none.
+listener, and every 50 ms (every 20 ms if durable) one put with the ids of what the listener took since then. A copy
+gets a receipt again: the sender made it because it had none.
 
 A durable endpoint gives a receipt when the message was sent on or is on disk (`ReceivedStore`). Its last ids are on
 disk before their receipts, so that it drops copies after a kill too. Messages that a start finds on disk count as
