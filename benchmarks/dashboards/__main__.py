@@ -102,9 +102,9 @@ class Dashboards:
         except BlockingIOError:
             return
         now_ns, at = time.monotonic_ns(), 0
-        while len(buffer) - at >= 4:
+        while len(buffer) - at >= 2:  # a ping has no more
             size, head = buffer[at + 1], 2
-            if size == 126:
+            if size == 126 and len(buffer) - at >= 4:
                 size, head = int.from_bytes(buffer[at + 2 : at + 4], "big"), 4
             if len(buffer) - at < head + size:
                 break
