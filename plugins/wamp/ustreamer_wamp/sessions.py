@@ -143,6 +143,9 @@ class LocalSessions(Sessions):
         self.has_subscriber: Callable[[UUri], bool] = self.bridge.rates.__contains__
         self.stop_accepting = self.router.server.stop_accepting
 
+    def write_at_once(self, entity: UUri, message: UMessage) -> bool:
+        return False  # another thread writes
+
     def wake(self) -> bool:
         return self.router.server.run_on_loop(self._drain)
 

@@ -51,6 +51,11 @@ class SessionsPort(Protocol):
         """Returns whether a uEntity of a rate still exists. Any thread calls it for each event."""
         ...
 
+    @property
+    def write_at_once(self) -> Callable[[UUri, UMessage], bool]:
+        """Writes a publication for a rate without the inbox, which is empty; False if it is for the inbox."""
+        ...
+
     def open(self, topics: Collection[UUri]) -> None:
         """Listen. `topics` are those of the configuration. Raises UStatusError."""
         ...
@@ -186,9 +191,12 @@ class WampTransport(EndpointTransport):
         if subscriber is None:
             return self.send
 
+        inbox, write_at_once = self._inbox, self.sessions.write_at_once
         has_subscriber = self.sessions.has_subscriber
 
         def transmit(message: UMessage) -> None:
+            if not inbox and write_at_once(subscriber, message):
+                return
             if not has_subscriber(subscriber):  # routing is updated some ms after the end of a rate
                 raise SubscriberEnded(subscriber)
             self._enqueue(subscriber, message)

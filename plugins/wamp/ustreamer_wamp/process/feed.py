@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The messages of the streamer for the process of its sessions: from the inbox to the socket.
 
-An event that comes alone is written on the thread that received it (`_write_at_once`), as a change of threads costs
-two wake-ups and a fight for the interpreter lock: 0.1 ms of CPU where caches are cold. All else is written by the
-thread `wamp feed`: what follows within 1 ms, what the socket does not take at once, what a plugin has to decode.
+An event that comes alone does not pass the inbox: the thread that received it writes it (`write_at_once`). A change of
+threads costs two wake-ups and a fight for the interpreter lock: 0.1 ms of CPU where caches are cold. All else is
+written by the thread `wamp feed`: what follows within 1 ms, what the socket does not take at once, what a plugin has to
+decode.
 """
 
 import logging
@@ -41,7 +42,7 @@ class Inbox(Protocol):
 
 
 class Feed:
-    """Writes to one child after the other. `wake` and `send_control` are safe from any thread."""
+    """Writes to one child after the other. `write_at_once`, `wake` and `send_control` are safe from any thread."""
 
     def __init__(
         self,
@@ -60,8 +61,8 @@ class Feed:
         self._has_work = Event()
         self._closing = Event()
         self._control_frames: deque[frames.ToSessions] = deque()
-        self._unwritten: tuple[VehicleBatch, bytes | None] | None = None
-        """A batch that a receiving thread took, and its bytes that are left; None: it is not encoded."""
+        self._rest = b""
+        """What is left of the frame of an event that a receiving thread has begun to write."""
         self._next_alone_ns = 0
         self._encode_header = HeaderEncoder().encode
         self._decoders: dict[UUri, Decode | None] = {}
@@ -85,9 +86,8 @@ class Feed:
             if connected is not None:
                 connected.close()
             self._control_frames.clear()  # the next child gets the users and the topics at its start
-            if self._unwritten is not None:  # the next child must not get the rest of a frame
-                self._count_lost(self._unwritten[0])
-                self._unwritten = None
+            self._counts["events_no_subscriber"] += bool(self._rest)
+            self._rest = b""  # the next child must not get the rest of a frame
 
     # --- messages -----------------------------------------------------------------------------------------------
 
@@ -102,43 +102,40 @@ class Feed:
 
     def wake(self) -> None:
         """Messages wait in the inbox."""
-        if not self._write_at_once():
-            self._has_work.set()
+        self._has_work.set()
+
+    def write_at_once(self, entity: UUri, message: UMessage) -> bool:
+        """Write a publication for a rate if it comes alone, without a wait; False if it is for the inbox.
+
+        The inbox is empty: no earlier message of the caller waits there.
+        """
+        now_ns = self._monotonic_ns()
+        # A topic that is new, or has a decoder, is for the other thread: this one never calls a plugin.
+        is_decoded = self._decoders.get(message.attributes.source, True) is not None
+        if is_decoded or now_ns < self._next_alone_ns or not self._writing.acquire(blocking=False):
+            return False
+        try:
+            connected = self._socket
+            if connected is None or self._rest or self._control_frames:
+                return False
+            self._next_alone_ns = now_ns + _ALONE_NS
+            header = self._encode_header(message.id, message.attributes)
+            data = frames.pack(frames.Event(entity.ue_id >> 16, header, message.payload, None))
+            # Not `send`, which waits: it polls a socket with a timeout. The timeout has made it non-blocking.
+            sent = os.write(connected.fileno(), data)
+            if sent < len(data):
+                self._rest = data[sent:]
+                self._has_work.set()
+            return True
+        except OSError:  # it is full, or the child has ended; the other thread finds out
+            return False
+        finally:
+            self._writing.release()
 
     def close(self) -> None:
         """`run` writes what waits, and ends."""
         self._closing.set()
         self._has_work.set()
-
-    def _write_at_once(self) -> bool:
-        """Write what waits, without a wait; False if something is left for the thread `wamp feed`."""
-        if not self._writing.acquire(blocking=False):
-            return False
-        try:
-            connected, now_ns = self._socket, self._monotonic_ns()
-            if connected is None or now_ns < self._next_alone_ns or self._unwritten or self._control_frames:
-                return False
-            self._next_alone_ns = now_ns + _ALONE_NS
-            batch, more = self._inbox.next_batch()
-            data = None if self._may_decode(batch) else self._encode(batch)
-            if data is not None:
-                try:
-                    # Not `send`, which waits: it polls a socket with a timeout. The timeout has made it non-blocking.
-                    data = data[os.write(connected.fileno(), data) :]
-                except OSError:  # it is full, or the child has ended; the other thread finds out
-                    more = True
-            if data != b"":
-                self._unwritten = batch, data
-            return not (more or self._unwritten)
-        finally:
-            self._writing.release()
-
-    def _may_decode(self, batch: VehicleBatch) -> bool:
-        """Whether a plugin decodes a payload of a batch, or has not been asked."""
-        decoders = self._decoders
-        return any(
-            decoders.get(message.attributes.source, True) is not None for _, message, _ in batch.events
-        )
 
     def run(self) -> None:
         """On the thread `wamp feed`: write what waits, until `close` and until nothing is left."""
@@ -147,36 +144,38 @@ class Feed:
             self._has_work.clear()
             closing = self._closing.is_set()
             with self._writing:
-                if self._unwritten is not None:
-                    (batch, data), self._unwritten = self._unwritten, None
-                    self._send(batch, data)
+                rest, self._rest = self._rest, b""
+                if rest:
+                    self._send(rest, 1)
                 more = True
                 while more:
                     batch, more = self._inbox.next_batch()
-                    self._send(batch)
+                    self._send_batch(batch)
                 if closing:
                     self._control_frames.append(frames.Close())
-                    self._send(VehicleBatch((), {}, ()))
+                    self._send_batch(VehicleBatch((), {}, ()))
                     return
 
-    def _send(self, batch: VehicleBatch, data: bytes | None = None) -> None:
-        """Write a batch, or the rest of one. Waits for the child."""
-        connected = self._socket
-        if connected is None:  # its sessions are gone
-            self._count_lost(batch)
+    def _send_batch(self, batch: VehicleBatch) -> None:
+        events = len(batch.events) + sum(batch.dropped.values())
+        if self._socket is None:  # its sessions are gone
+            self._counts["events_no_subscriber"] += events
             return
+        self._send(self._encode(batch), events)
+
+    def _send(self, data: bytes, events: int) -> None:
+        """Write frames with this number of events. Waits for the child."""
+        connected = self._socket
         try:
-            connected.sendall(self._encode(batch) if data is None else data)
+            if connected is not None:
+                connected.sendall(data)
+                return
         except TimeoutError:
             log.warning("wamp.process_stalled", extra={"seconds": STALL_S, **limited()})
-            self._count_lost(batch)
             self._on_stall()
-        except OSError:  # the child has ended: the other thread detects it, too
-            self._count_lost(batch)
-
-    def _count_lost(self, batch: VehicleBatch) -> None:
-        """Count events for sessions that have ended with their child."""
-        self._counts["events_no_subscriber"] += len(batch.events) + sum(batch.dropped.values())
+        except OSError:
+            pass  # the child has ended: the other thread detects it, too
+        self._counts["events_no_subscriber"] += events
 
     # --- frames -------------------------------------------------------------------------------------------------
 

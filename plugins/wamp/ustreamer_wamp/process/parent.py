@@ -83,6 +83,7 @@ class SessionsProcess:
         self._decode_header = HeaderDecoder().decode
         self._counts: Counter[str] = Counter()
         self._feed = Feed(streamer, monotonic_ns, self._counts, self._kill)
+        self.write_at_once: Callable[[UUri, UMessage], bool] = self._feed.write_at_once
         self._earlier_counts: Counter[str] = Counter()  # of children that have ended
         self._report = frames.Report({}, {})
 
