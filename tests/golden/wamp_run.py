@@ -109,9 +109,8 @@ class _Rig:
         self.time = ManualClock()
         self.clock = self.time.clock()
         rng = random.Random(1)
-        env = Env(
-            self.clock.monotonic_ns, self.clock.wall_ms, rng.getrandbits, SessionLimits(), NullBackend()
-        )
+        bits = rng.getrandbits
+        env = Env(self.clock.monotonic_ns, self.clock.wall_ms, bits, SessionLimits(), NullBackend(), bits)
         authenticator = Authenticator(UserTable(USERS, anonymous), rng.randbytes, self.clock.wall_ms)
         self.realm = Realm("realm1", authenticator, env)
         self.frames: list[Frame] = []

@@ -111,7 +111,8 @@ class RealmRig:
         self.clock = ManualClock()
         rng = random.Random(1)
         monotonic_ns, wall_ms = self.clock.clock()
-        env = Env(monotonic_ns, wall_ms, rng.getrandbits, SessionLimits(**limits), gate or NullBackend())
+        bits = rng.getrandbits
+        env = Env(monotonic_ns, wall_ms, bits, SessionLimits(**limits), gate or NullBackend(), bits)
         self.authenticator = Authenticator(UserTable(users, anonymous), rng.randbytes, wall_ms)
         self.realm = Realm("realm1", self.authenticator, env)
 

@@ -19,6 +19,7 @@ from ustreamer.uprotocol.uuri import UUri
 
 TOPIC = UUri("car", 0x2001, 1, 0x8001)
 OTHER = UUri("car", 0x2001, 1, 0x8002)
+RATE = rate_entity("wamp.hpc", 1)
 ID = UUID(1_700_000_000_000 << 16 | 0x7000, 0b10 << 62)
 ALONE_NS = 2_000_000
 
@@ -59,15 +60,17 @@ class FeedRig:
         """Let the thread `wamp feed` ask for the decoders of topics."""
         for each in topics:
             self.enqueue(each, b"")
-            self.feed._send(self.inbox.next_batch()[0])
+            self.feed._send_batch(self.inbox.next_batch()[0])
             assert self.receive()[2] == b""
 
     def enqueue(self, topic: UUri, payload: bytes) -> None:
-        self.inbox.events.append((rate_entity("wamp.hpc", 1), publish(ID, topic, payload), None))
+        self.inbox.events.append((RATE, publish(ID, topic, payload), None))
 
     def publish(self, topic: UUri, payload: bytes) -> None:
-        self.enqueue(topic, payload)
-        self.feed.wake()
+        """As the transport of the endpoint."""
+        if self.inbox.events or not self.feed.write_at_once(RATE, publish(ID, topic, payload)):
+            self.enqueue(topic, payload)
+            self.feed.wake()
 
     def start_thread(self) -> None:
         self._thread.start()

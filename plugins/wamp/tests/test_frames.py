@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The frames between the streamer and the process of its sessions, without a process."""
 
+import asyncio
 import logging
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -51,6 +53,17 @@ def test_frames_are_read_from_pieces_of_any_size(size: int) -> None:
     assert received == sent
 
 
+def test_a_lone_frame_is_read_without_a_copy_and_only_if_nothing_waits() -> None:
+    reader, data = frames.reader_in_child(), frames.pack(frames.Close())
+    assert reader.take_lone_frame(data) == frames.Close()
+    for other in (data + data, data[:-1], data[:3], b""):
+        assert reader.take_lone_frame(other) is None
+    reader.feed(data[:2])
+    assert reader.take_lone_frame(data) is None, "it is not the begin of a frame"
+    with pytest.raises(frames.InvalidFrame):
+        frames.reader_in_child().take_lone_frame(b"\0\0\0\1\xc1")
+
+
 @pytest.mark.parametrize(
     "data",
     [
@@ -67,37 +80,68 @@ def test_bytes_of_a_hostile_child_are_an_error(data: bytes) -> None:
         reader.next_frame()
 
 
-class FakeTransport:
-    """A connection to the streamer that takes nothing."""
-
-    def __init__(self) -> None:
-        self.written = b""
-
-    def write(self, data: bytes) -> None:
-        self.written += data
-
-    def get_write_buffer_size(self) -> int:
-        return len(self.written)
-
-
-def link_of_child() -> tuple[child.StreamerLink, FakeTransport]:
+@pytest.fixture
+def connected() -> Iterator[tuple[child.StreamerLink, socket.socket]]:
+    """The link of a child, and the streamer's end of its socket."""
     config = msgspec.structs.replace(CONFIG, listen="ws://127.0.0.1:0/ws", tls=None)
-    link = child.StreamerLink(frames.Start(frames.pack_config(config), PLACE, []))
-    transport = FakeTransport()
-    link._transport = transport  # type: ignore[assignment]  # it has the methods that are called
-    return link, transport
+    ours, theirs = socket.socketpair()
+    theirs.settimeout(10.0)
+    link = child.StreamerLink(frames.Start(frames.pack_config(config), PLACE, []), ours)
+    with ours, theirs:
+        yield link, theirs
+    link.sessions.router.server.close()
 
 
-def test_a_streamer_that_takes_nothing_gets_no_more_publications() -> None:
-    link, transport = link_of_child()
+def test_a_streamer_that_takes_nothing_gets_no_more_publications(
+    connected: tuple[child.StreamerLink, socket.socket],
+) -> None:
+    link, _ = connected
     id = UUID(1_700_000_000_000 << 16 | 0x7000, 0b10 << 62)
     message = publish(id, UUri("wamp.hpc", 0x4711, 1, 0x8000), bytes(100_000))
     sent = 0
     while link.dispatch(message):
         sent += 1
     assert 10 <= sent <= 12
-    assert link.unsent_bytes == len(transport.written) < 1_300_000
-    link.sessions.router.server.close()
+    assert link.unsent_bytes < 1_300_000
+
+
+def test_a_streamer_that_reads_slowly_gets_all_frames_in_order(
+    connected: tuple[child.StreamerLink, socket.socket],
+) -> None:
+    link, streamer = connected
+    reader = frames.reader_in_streamer(msgspec.structs.replace(CONFIG, max_message_bytes=1 << 20))
+    sent = [frames.SessionMessage(b"header", bytes([number]) * 200_000) for number in range(9)]
+    found: list[frames.FromSessions] = []
+
+    async def exchange() -> None:
+        link.send(sent[0])  # before the link is open
+        link.open()
+        for each in sent[1:]:
+            link.send(each)
+        assert link.unsent_bytes > 1_000_000, "the socket takes less"
+        while len(found) < len(sent):
+            reader.feed(await asyncio.to_thread(streamer.recv, 65_536))
+            while (frame := reader.next_frame()) is not None:
+                if not isinstance(frame, frames.Report):
+                    found.append(frame)
+
+    asyncio.run(asyncio.wait_for(exchange(), 20.0))
+    assert isinstance(found[0], frames.Ready)
+    assert found[1:] == sent[: len(found) - 1]
+    assert link.unsent_bytes < 200_000
+
+
+def test_the_end_of_the_streamer_ends_a_child(connected: tuple[child.StreamerLink, socket.socket]) -> None:
+    link, streamer = connected
+
+    async def run() -> None:
+        link.open()
+        streamer.close()
+        assert await asyncio.to_thread(link.ended.wait, 10.0)
+        link.send(frames.SessionMessage(b"header", bytes(100)))
+        assert link.unsent_bytes == 0, "nobody takes it"
+
+    asyncio.run(asyncio.wait_for(run(), 20.0))
 
 
 class FailingSocket:
@@ -117,12 +161,14 @@ def test_events_that_a_child_did_not_take_are_counted(error: OSError) -> None:
     process._feed.attach(cast("socket.socket", FailingSocket(error)))
     entity, topic = rate_entity("wamp.hpc", 1), UUri("car", 0x2001, 1, 0x8001)
     message = publish(UUID(1_700_000_000_000 << 16 | 0x7000, 0b10 << 62), topic, b"x")
-    process._feed._send(VehicleBatch((), {(entity, topic): 2}, [(entity, message, None)]))
+    process._feed._send_batch(VehicleBatch((), {(entity, topic): 2}, [(entity, message, None)]))
     assert process.statistics()["events_no_subscriber"] == 3
 
 
-def test_a_log_line_keeps_its_fields_and_its_limit() -> None:
-    link, transport = link_of_child()
+def test_a_log_line_keeps_its_fields_and_its_limit(
+    connected: tuple[child.StreamerLink, socket.socket],
+) -> None:
+    link, _ = connected
 
     def run_now(function: Any, line: frames.ForwardedLog) -> bool:
         function(line)
@@ -136,14 +182,13 @@ def test_a_log_line_keeps_its_fields_and_its_limit() -> None:
         )
     )
     reader = frames.reader_in_streamer(CONFIG)
-    reader.feed(transport.written)
+    reader.feed(bytes(link._unsent))
     line = reader.next_frame()
     assert isinstance(line, frames.ForwardedLog)
     assert (line.event, line.fields) == (
         "wamp.client_ended",
         {"peer": "192.0.2.1", "path": "/x", LIMITED: ["192.0.2.1"]},
     )
-    link.sessions.router.server.close()
 
 
 def test_the_uentity_of_a_rate_has_its_number_as_instance() -> None:

@@ -5,7 +5,8 @@
 deep. So every serializer can encode the values that another serializer decoded.
 """
 
-from base64 import b64decode, b64encode
+from base64 import b64decode
+from binascii import b2a_base64
 from collections.abc import Callable
 from io import BytesIO
 from typing import Any, Final, NamedTuple
@@ -102,29 +103,25 @@ def _binary(text: str) -> bytes:
 
 def encode_json(value: object) -> bytes:
     """JSON, with bytes by the specification: a string of NUL and Base64."""
-    return msgspec.json.encode(_without_bytes(value))
+    return msgspec.json.encode(without_bytes(value))
 
 
 encode_json_without_bytes: Final[Callable[[object], bytes]] = msgspec.json.encode
-"""As `encode_json`, for a value without bytes: 0.2 us instead of 3."""
+"""As `encode_json`, for a value without bytes."""
+
+_MAY_CONTAIN_BYTES: Final = frozenset({bytes, list, tuple, dict})
 
 
-def has_bytes(value: Any) -> bool:
-    """Whether a value contains bytes at any depth."""
+def without_bytes(value: Any) -> Any:
+    """`value`, in which bytes are strings of NUL and Base64; the same object if it has none."""
     kind = type(value)
-    if kind is dict:
-        return any(map(has_bytes, value.values()))
-    return kind is bytes or (kind in (list, tuple) and any(map(has_bytes, value)))
-
-
-def _without_bytes(value: object) -> object:
-    match value:
-        case bytes():
-            return "\0" + b64encode(value).decode("ascii")
-        case list() | tuple():
-            return [_without_bytes(each) for each in value]
-        case dict():
-            return {key: _without_bytes(each) for key, each in value.items()}
+    if kind is bytes:
+        return "\0" + b2a_base64(value, newline=False).decode("ascii")
+    # One call for all elements: a call for each of them costs 20 us of a lone event, whose code is in no cache.
+    if kind is dict and not _MAY_CONTAIN_BYTES.isdisjoint(map(type, value.values())):
+        return {key: without_bytes(each) for key, each in value.items()}
+    if kind in (list, tuple) and not _MAY_CONTAIN_BYTES.isdisjoint(map(type, value)):
+        return [without_bytes(each) for each in value]
     return value
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from ustreamer_wamp.broker import matches
-from ustreamer_wamp.codec import Serializer, encode_json_without_bytes, has_bytes
+from ustreamer_wamp.codec import Serializer, encode_json_without_bytes, without_bytes
 from ustreamer_wamp.messages import Code, Reply
 from ustreamer_wamp.uri import Match
 
@@ -38,7 +38,7 @@ class WireFormat:
 class Publication:
     """One publication: one id for all receivers and subscriptions."""
 
-    __slots__ = ("_has_bytes", "args", "details", "id", "kwargs", "live", "size", "topic")
+    __slots__ = ("_json_arguments", "args", "details", "id", "kwargs", "live", "size", "topic")
 
     def __init__(
         self,
@@ -50,12 +50,12 @@ class Publication:
         size: int = 0,
         *,
         live: bool = False,
-        binary: bool | None = None,
+        binary: bool = True,
     ) -> None:
         """`size` is the approximate memory use in bytes; arguments are values as `codec` returns them.
 
-        `binary`: whether the arguments may contain bytes, None if unknown. `live`: retained only while its topic has
-        a subscriber. Without a subscriber the value would not be updated.
+        `binary`: whether the arguments may contain bytes. `live`: retained only while its topic has a subscriber.
+        Without a subscriber the value would not be updated.
         """
         self.id = id
         self.topic = topic
@@ -64,25 +64,15 @@ class Publication:
         self.details = details or {}
         self.size = size
         self.live = live
-        self._has_bytes = binary
+        self._json_arguments = None if binary else (args, kwargs)
 
     @property
-    def has_bytes(self) -> bool:
-        """Whether it has bytes, which JSON cannot carry; checked once, for the first JSON subscriber."""
-        if self._has_bytes is None:
-            self._has_bytes = has_bytes(self.args) or has_bytes(self.kwargs)
-        return self._has_bytes
-
-    def event_message(self, subscription: int, match: Match, more: Mapping[str, Any]) -> Reply:
-        """The EVENT for one subscription; with the topic for a pattern."""
-        details = {**self.details, **more}
-        if match != "exact":
-            details["topic"] = self.topic
-        if self.kwargs:
-            return [EVENT, subscription, self.id, details, self.args, self.kwargs]
-        if self.args:
-            return [EVENT, subscription, self.id, details, self.args]
-        return [EVENT, subscription, self.id, details]
+    def json_arguments(self) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        """`args` and `kwargs` without bytes, which JSON cannot carry; made once, for the first JSON subscriber."""
+        found = self._json_arguments
+        if found is None:
+            found = self._json_arguments = without_bytes(self.args), without_bytes(self.kwargs)
+        return found
 
 
 class WampEvent:
@@ -113,7 +103,7 @@ class WampEvent:
         self._match: Match = match
         self._extra_details = more or {}
         self.frames: dict[WireFormat, bytes] = {}
-        self._frames_after_drops: dict[tuple[WireFormat, int], bytes] = {}
+        self._frames_after_drops: dict[tuple[WireFormat, int], bytes] | None = None  # needed by few events
         self.conflation_key = (subscription, publication.topic)
 
     def frame_for(self, wire: WireFormat) -> bytes:
@@ -126,6 +116,8 @@ class WampEvent:
     def frame_after_drops(self, wire: WireFormat, dropped: int) -> bytes:
         """As `frame_for`, with the number of events dropped before it; clients with equal numbers share the frame."""
         key = wire, dropped
+        if self._frames_after_drops is None:
+            self._frames_after_drops = {}
         frame = self._frames_after_drops.get(key)
         if frame is None:
             frame = self._build_frame(wire, {**self._extra_details, "_dropped": dropped})
@@ -133,10 +125,19 @@ class WampEvent:
         return frame
 
     def _build_frame(self, wire: WireFormat, more: Mapping[str, Any]) -> bytes:
-        message = self._publication.event_message(self._subscription, self._match, more)
-        if wire.serializer.is_text and not self._publication.has_bytes:
-            return wire.frame(encode_json_without_bytes(message))
-        return wire.encode_message(message)
+        """The EVENT for this subscription; with the topic for a pattern."""
+        publication = self._publication
+        details = {**publication.details, **more}
+        if self._match != "exact":
+            details["topic"] = publication.topic
+        is_text = wire.serializer.is_text
+        args, kwargs = publication.json_arguments if is_text else (publication.args, publication.kwargs)
+        message: Reply = [EVENT, self._subscription, publication.id, details]
+        if args or kwargs:
+            message.append(args)
+        if kwargs:
+            message.append(kwargs)
+        return wire.frame(encode_json_without_bytes(message) if is_text else wire.serializer.encode(message))
 
 
 class RetainedEvents:
@@ -149,7 +150,9 @@ class RetainedEvents:
         self._by_topic: OrderedDict[str, Publication] = OrderedDict()
 
     def retain(self, publication: Publication) -> None:
-        self.discard(publication.topic)
+        before = self._by_topic.pop(publication.topic, None)
+        if before is not None:
+            self._bytes -= before.size
         if publication.size > self._max_bytes:
             return
         self._by_topic[publication.topic] = publication

@@ -107,13 +107,17 @@ class NullBackend:
 
 
 class Env(msgspec.Struct, frozen=True):
-    """Clocks, rng (`random_bits(n)`: n unpredictable bits), limits and the backend."""
+    """Clocks, rng, limits and the backend.
+
+    `random_bits(n)`: n unpredictable bits. `id_bits(n)`: n random bits for the ids of publications, which are not secret.
+    """
 
     monotonic_ns: Callable[[], int]
     wall_ms: Callable[[], int]
     random_bits: Callable[[int], int]
     limits: SessionLimits
     backend: Backend
+    id_bits: Callable[[int], int]
 
 
 class Realm:
@@ -137,8 +141,8 @@ class Realm:
         self.counts: Counter[str] = Counter() if counts is None else counts
 
     def new_id(self) -> int:
-        """An id of global scope: random, of 1 to 2^53."""
-        return self.env.random_bits(53) + 1
+        """The id of a publication: of global scope, random, of 1 to 2^53."""
+        return self.env.id_bits(53) + 1
 
     def add_session(self, session: JoinedSession) -> None:
         self.sessions[session.id] = session

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A router as its section describes it: the realm, its users, the counters and the listeners."""
 
+import random
 import secrets
 from collections import Counter
 from collections.abc import Callable
@@ -36,7 +37,11 @@ class WampRouter:
             hello_timeout_ns=config.hello_timeout_s * _NS_PER_S,
             sequential_ids=config.request_ids == "sequential",
         )
-        env = Env(clock.monotonic_ns, clock.wall_ms, secrets.randbits, limits, backend or NullBackend())
+        # One seed: a system call for each publication costs 3 us.
+        id_bits = random.Random().getrandbits
+        env = Env(
+            clock.monotonic_ns, clock.wall_ms, secrets.randbits, limits, backend or NullBackend(), id_bits
+        )
         logins = LoginLimits(config.max_login_failures, config.max_login_failures_per_address)
         users = UserTable(config.users, config.anonymous_principal)
         authenticator = Authenticator(users, secrets.token_bytes, clock.wall_ms, logins)

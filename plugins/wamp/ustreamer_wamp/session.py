@@ -88,7 +88,7 @@ class Session:
         self._next_request = 1
         self._message_size = 0  # bytes of the message that is being taken
         self._is_text = serializer.is_text
-        self._binary: bool | None = None  # whether there may be bytes in it; None: not known
+        self._binary = True  # whether there may be bytes in it
         self.deadline_ns: int | None = now_ns + self._env.limits.hello_timeout_ns
 
     # --- input ----------------------------------------------------------------------------------------------
@@ -98,7 +98,7 @@ class Session:
         if self.state is SessionState.CLOSED:
             return
         self._message_size = len(data)
-        self._binary = None if not self._is_text else BINARY_MARK in data
+        self._binary = not self._is_text or BINARY_MARK in data
         try:
             message = parse(self._decode(data))
             handler = _HANDLERS[self.state].get(message.code)

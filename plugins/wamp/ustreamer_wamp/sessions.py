@@ -114,7 +114,10 @@ class Sessions:
         for message in batch.addressed:
             self.bridge.on_addressed_message(message)
         self.bridge.report_dropped(self.router.realm, batch.dropped)
-        self.bridge.deliver_events(self.router.realm, batch.events)
+        if len(batch.events) == 1:
+            self.bridge.deliver_lone_event(self.router.realm, *batch.events[0])
+        else:
+            self.bridge.deliver_events(self.router.realm, batch.events)
 
     def refused_by_peer(self) -> Mapping[tuple[str, str], int]:
         """Refused connections, logins and requests by reason and address. Safe from any thread."""

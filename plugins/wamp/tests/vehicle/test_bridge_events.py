@@ -98,6 +98,32 @@ def test_two_topics_with_one_message_id_are_two_events(make_car: Callable[..., C
     assert [peer.receive()[4] for _ in range(2)] == [[b"speed"], [b"rpm"]]
 
 
+@pytest.mark.parametrize("serializer", ["json", "msgpack", "cbor"])
+@pytest.mark.parametrize("value", [None, b"\x81\xa1x\xc4\x01\xff", b""])
+def test_a_lone_event_has_the_results_of_a_batch(car: Car, serializer: str, value: bytes | None) -> None:
+    peer = car.peer(serializer).join()
+    subscribed(peer, SPEED_TOPIC)
+    subscribed(peer, "up.car.", {"match": "prefix"})
+    bridge, realm, run = car.local.bridge, car.local.router.realm, car.local.router.server.run_on_loop
+    known, unknown = next(iter(bridge.rates)), UUri("wamp.hpc", 0x99_8001, 1, 0)
+    message = publish(car.ids.next(), SPEED, b"\0\xff", UPayloadFormat.RAW)
+    results = []
+    for is_lone in (False, True):
+        before = bridge._counts["events_no_subscriber"], bridge._counts["not_decoded"]
+        for entity in (known, unknown):
+            if is_lone:
+                run(bridge.deliver_lone_event, realm, entity, message, value)
+            else:
+                run(bridge.deliver_events, realm, [(entity, message, value)])
+        wait_until(lambda: bridge._counts["events_no_subscriber"] == before[0] + 1)
+        events = [peer.receive() for _ in range(2)]
+        (retained,) = realm.retained.matching(SPEED_TOPIC, "exact")
+        assert {each[2] for each in events} == {retained.id}
+        frames = [(*each[:2], *each[3:]) for each in events]
+        results.append((frames, retained.args, bridge._counts["not_decoded"] - before[1]))
+    assert results[0] == results[1]
+
+
 def test_a_late_subscriber_receives_the_last_value(car: Car) -> None:
     first, second = car.peer().join(), car.peer().join()
     subscribed(first, SPEED_TOPIC)

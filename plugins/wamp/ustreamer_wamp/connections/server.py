@@ -140,11 +140,6 @@ class WampServer:
             self.urls.append(_url(listen, each))
         self._tick()
 
-    def attach(self, protocol: asyncio.BufferedProtocol, connected: socket.socket) -> None:
-        """Serve another connected socket on the loop's thread."""
-        connecting = self._loop.create_connection(lambda: protocol, sock=connected)
-        asyncio.run_coroutine_threadsafe(connecting, self._loop).result(_JOIN_S)
-
     def stop_accepting(self) -> None:
         """Refuse new connections; sessions continue."""
         self.run_on_loop(self._stop_accepting)

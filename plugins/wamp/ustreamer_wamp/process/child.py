@@ -37,7 +37,7 @@ _CLOCK: Final = Clock(time.monotonic_ns, lambda: time.time_ns() // 1_000_000)  #
 _TURN_NS: Final = 20_000_000
 """Time for messages of the streamer in one iteration of the loop, which serves clients in between."""
 _BATCH_FRAMES: Final = 32
-_RECEIVE_BYTES: Final = 65_536
+_RECEIVE_BYTES: Final = 65_536  # its memory comes from the heap, and the unused part is returned
 _REPORT_S: Final = 0.25
 _UNCHANGED_REPORTS: Final = 20
 """One of so many is sent although nothing has changed: the streamer ends a process that is silent."""
@@ -47,57 +47,90 @@ _NICE: Final = 5
 _OOM_SCORE: Final = "500"
 
 
-class StreamerLink(asyncio.BufferedProtocol):
+class StreamerLink:
     """The connection to the streamer: a `ustreamer_wamp.sessions.Vehicle`. All calls on the loop's thread.
 
-    A BufferedProtocol: a Protocol gets a buffer of 256 KiB from the kernel, and returns it, for each event.
+    Without a transport of asyncio, which takes five calls to read one event.
     """
 
-    def __init__(self, start: frames.Start) -> None:
+    def __init__(self, start: frames.Start, connected: socket.socket) -> None:
         self.patterns = self
         self.sessions = Sessions(frames.unpack_config(start.config), start.place, _CLOCK, self)
         self.ended = ThreadEvent()
         """The streamer is gone, or wants this process to end."""
         self._authority = start.place.authority
         self._reader = frames.reader_in_child()
-        self._received = memoryview(bytearray(_RECEIVE_BYTES))
+        self._socket = connected
+        self._unsent = bytearray()
+        self._is_reading = self._is_blocked = self._is_lost = False
         self._header_of = HeaderEncoder().encode
         self._attributes_of = HeaderDecoder().decode
-        self._transport: asyncio.Transport | None = None
-        self._sent_before_connect: list[bytes] = []
+        self._realm = self.sessions.router.realm
+        self._deliver_lone_event = self.sessions.bridge.deliver_lone_event
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._changed_patterns: dict[Pattern, int | None] = {}
         self._reported: frames.Report | None = None
         self._unchanged = 0
 
-    # --- from the streamer ----------------------------------------------------------------------------------
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.write(frames.pack(frames.Ready(list(self.sessions.router.server.urls))))
-        transport.writelines(self._sent_before_connect)
+    def open(self) -> None:
+        """Read and write, after what has been sent before."""
+        self._loop = asyncio.get_running_loop()
+        self._socket.setblocking(False)
+        self._unsent[:0] = frames.pack(frames.Ready(list(self.sessions.router.server.urls)))
         self._report()
+        self._resume_reading()
 
-    def connection_lost(self, error: Exception | None) -> None:
-        self._transport = None
+    def _on_lost(self) -> None:
+        """The streamer is gone."""
+        if self._loop is not None:
+            self._loop.remove_reader(self._socket)
+            self._loop.remove_writer(self._socket)
+        self._is_lost = True
+        self._unsent.clear()
         self.ended.set()
 
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._received
+    # --- from the streamer ----------------------------------------------------------------------------------
 
-    def buffer_updated(self, nbytes: int) -> None:
-        self._reader.feed(self._received[:nbytes])
-        self._process_frames()
+    def _resume_reading(self) -> None:
+        if self._loop is not None and not self._is_reading and not self._is_lost:
+            self._is_reading = True
+            self._loop.add_reader(self._socket, self._on_readable)
+
+    def _on_readable(self) -> None:
+        try:
+            data = self._socket.recv(_RECEIVE_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._on_lost()
+            return
+        try:
+            frame = self._reader.take_lone_frame(data)
+            if type(frame) is frames.Event:
+                id, attributes = self._attributes_of(frame.header)
+                entity = rate_entity(self._authority, frame.rate)
+                self._deliver_lone_event(
+                    self._realm, entity, UMessage(id, attributes, frame.payload), frame.value
+                )
+            else:
+                self._reader.feed(data)
+                self._process_frames()
+        except BaseException:
+            self._on_lost()  # a defect: the streamer starts another process
+            raise
 
     def _process_frames(self) -> None:
         """Process frames for a while. The others wait for the next iteration; meanwhile nothing more is read."""
         until_ns = time.monotonic_ns() + _TURN_NS  # noqa: TID251  # of this process
         while self._process_batch():
-            if time.monotonic_ns() >= until_ns:  # noqa: TID251  # of this process
-                self._call_transport("pause_reading")
-                asyncio.get_running_loop().call_soon(self._process_frames)
+            if time.monotonic_ns() >= until_ns and self._loop is not None:  # noqa: TID251  # of this process
+                self._is_reading = False
+                self._loop.remove_reader(self._socket)
+                self._loop.call_soon(self._process_frames)
                 return
-        self._call_transport("resume_reading")
+        self._resume_reading()
 
     def _process_batch(self) -> bool:
         """Deliver some frames; whether there may be more."""
@@ -171,19 +204,31 @@ class StreamerLink(asyncio.BufferedProtocol):
         return frames.Report(dict(self.sessions.counts), self.sessions.gauges(), refusals)
 
     def send(self, frame: frames.FromSessions) -> None:
-        data = frames.pack(frame)
-        if self._transport is not None:
-            self._transport.write(data)
-        elif not self.ended.is_set():
-            self._sent_before_connect.append(data)
+        if self._is_lost:
+            return
+        self._unsent += frames.pack(frame)
+        if self._loop is not None and not self._is_blocked:
+            self._write()
 
     @property
     def unsent_bytes(self) -> int:
-        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+        return len(self._unsent)
 
-    def _call_transport(self, method: str) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            getattr(self._transport, method)()
+    def _write(self) -> None:
+        """Write what the streamer takes now, and the rest when it takes more."""
+        assert self._loop is not None
+        try:
+            del self._unsent[: self._socket.send(self._unsent)]
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError:
+            self._on_lost()
+            return
+        if self._unsent and not self._is_blocked:
+            self._loop.add_writer(self._socket, self._write)
+        elif self._is_blocked and not self._unsent:
+            self._loop.remove_writer(self._socket)
+        self._is_blocked = bool(self._unsent)
 
 
 class LogToStreamer(logging.Handler):
@@ -238,7 +283,7 @@ def main(descriptor: int) -> int:
     start = _receive_start(connected)
     if start is None:
         return 1
-    link = StreamerLink(start)
+    link = StreamerLink(start, connected)
     server = link.sessions.router.server
     root = logging.getLogger("ustreamer")
     root.addHandler(LogToStreamer(server.run_on_loop, link))
@@ -250,7 +295,7 @@ def main(descriptor: int) -> int:
         with suppress(OSError):
             connected.sendall(frames.pack(frames.Failed(error.message)))
         return 1
-    server.attach(link, connected)
+    server.run_on_loop(link.open)
     link.ended.wait()
     link.sessions.close()
     if not link.unsent_bytes:  # else the last report would follow half a frame

@@ -5,6 +5,7 @@ In: one of the structs below. Out: bytes, and from bytes the structs again, with
 """
 
 from pathlib import Path
+from struct import Struct
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 import msgspec
@@ -12,7 +13,8 @@ import msgspec
 from ustreamer_wamp.config import Place, WampConfig
 from ustreamer_wamp.uri import Match
 
-_LENGTH_BYTES: Final = 4
+_LENGTH: Final = Struct(">I")
+_LENGTH_BYTES: Final = _LENGTH.size
 
 
 class Start(msgspec.Struct, frozen=True, array_like=True, tag=1):
@@ -129,7 +131,7 @@ class InvalidFrame(Exception):
 def pack(frame: ToSessions | FromSessions) -> bytes:
     """A frame as bytes."""
     data = _encode(frame)
-    return len(data).to_bytes(_LENGTH_BYTES, "big") + data
+    return _LENGTH.pack(len(data)) + data
 
 
 def pack_config(config: WampConfig) -> bytes:
@@ -158,17 +160,27 @@ class FrameReader(Generic[T]):
         self._data = bytearray()
         self._at = 0
 
-    def feed(self, data: bytes | memoryview) -> None:
+    def feed(self, data: bytes) -> None:
         del self._data[: self._at]
         self._at = 0
         self._data += data
+
+    def take_lone_frame(self, data: bytes) -> T | None:
+        """The frame if `data` is exactly one and nothing waits; None: `feed` is to take it. Raises InvalidFrame."""
+        size = len(data) - _LENGTH_BYTES
+        if len(self._data) != self._at or size < 0 or _LENGTH.unpack_from(data)[0] != size:
+            return None
+        try:
+            return self._decode(data[_LENGTH_BYTES:])
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise InvalidFrame(str(error)) from error
 
     def next_frame(self) -> T | None:
         """The next complete frame, or None. Raises InvalidFrame."""
         begin = self._at + _LENGTH_BYTES
         if len(self._data) < begin:
             return None
-        size = int.from_bytes(self._data[self._at : begin], "big")
+        (size,) = _LENGTH.unpack_from(self._data, self._at)
         if size > self._max_bytes:
             raise InvalidFrame(f"a frame of {size} bytes")
         if len(self._data) < begin + size:

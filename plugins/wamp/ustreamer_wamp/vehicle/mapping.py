@@ -96,13 +96,13 @@ def instances_of(pattern: str, match: Match) -> UUri | None:
 class WampEventTemplate:
     """The event arguments of messages with equal attributes; built once for all of them."""
 
-    __slots__ = ("_decode", "_format", "_kwargs", "topic")
+    __slots__ = ("_decode", "_kwargs", "topic")
 
     def __init__(self, attributes: UAttributes, decode: Decode | None) -> None:
         self.topic = topic_of(attributes.source)
-        self._format = attributes.payload_format
-        self._decode = decode
+        self._decode = decode or _BY_FORMAT.get(attributes.payload_format)
         self._kwargs = {
+            "id": "",  # that of each message
             "source": str(attributes.source),
             "type": attributes.type.name.lower(),
             "priority": f"CS{attributes.priority_class}",
@@ -117,16 +117,17 @@ class WampEventTemplate:
         """The arguments, and whether decoding failed, so that the payload is bytes."""
         if not message.payload:
             return [], False
-        decode = self._decode or _BY_FORMAT.get(self._format)
-        if decode is not None:
+        if self._decode is not None:
             try:
-                return [checked(decode(message.payload))], False
+                return [checked(self._decode(message.payload))], False
             except Exception:  # noqa: BLE001  # foreign code and foreign bytes: shown undecoded
                 return [message.payload], True
         return [message.payload], False
 
     def kwargs(self, message: UMessage) -> dict[str, Any]:
-        return {"id": str(message.id), **self._kwargs}
+        kwargs = self._kwargs.copy()
+        kwargs["id"] = str(message.id)
+        return kwargs
 
 
 def pack_value(decode: Decode, payload: bytes) -> bytes:
