@@ -132,7 +132,7 @@ class WampEvent:
             details["topic"] = publication.topic
         is_text = wire.serializer.is_text
         args, kwargs = publication.json_arguments if is_text else (publication.args, publication.kwargs)
-        message: Reply = [EVENT, self._subscription, publication.id, details]
+        message: list[object] = [EVENT, self._subscription, publication.id, details]
         if args or kwargs:
             message.append(args)
         if kwargs:
