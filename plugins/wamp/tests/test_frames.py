@@ -139,7 +139,7 @@ def test_the_end_of_the_streamer_ends_a_child(connected: tuple[child.StreamerLin
         streamer.close()
         assert await asyncio.to_thread(link.ended.wait, 10.0)
         link.send(frames.SessionMessage(b"header", bytes(100)))
-        assert link.unsent_bytes == 0, "nobody takes it"
+        assert link.unsent_bytes == 0, "it is lost"
 
     asyncio.run(asyncio.wait_for(run(), 20.0))
 
