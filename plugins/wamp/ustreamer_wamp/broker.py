@@ -130,7 +130,7 @@ class Broker(Generic[SubscriberT]):
         found = self._match_cache.get(topic)
         if found is None:
             if len(self._match_cache) >= MAX_CACHED_TOPICS:
-                self._match_cache.clear()
+                del self._match_cache[next(iter(self._match_cache))]
             found = self._match_cache[topic] = tuple(self._match(topic))
         return found
 

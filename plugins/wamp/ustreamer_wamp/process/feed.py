@@ -204,7 +204,7 @@ class Feed:
         """The decoder of a plugin for a topic, asked for once."""
         if topic not in self._decoders:
             if len(self._decoders) >= _MAX_DECODERS:
-                self._decoders.clear()
+                del self._decoders[next(iter(self._decoders))]
             try:
                 self._decoders[topic] = self._inbox.decoder(topic)
             except Exception:  # an error of a plugin: show the payload undecoded

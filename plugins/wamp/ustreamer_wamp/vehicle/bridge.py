@@ -346,7 +346,7 @@ class VehicleBridge:
         template = WampEventTemplate(attributes, self._decoder_of(attributes.source))
         if attributes.is_cacheable:
             if len(self._templates) >= _MAX_TEMPLATES:
-                self._templates.clear()
+                del self._templates[next(iter(self._templates))]
             self._templates[attributes] = template
         return template
 
