@@ -127,7 +127,7 @@ SELECT gateway, egress, max(messages) AS peak_messages, max(bytes) AS peak_bytes
 _TALKERS: Final = """
 SELECT source, type, count(*) AS messages, sum(size) AS bytes, count(DISTINCT gateway) AS gateways FROM (
   SELECT gateway, source, type, max(size) AS size FROM deliveries
-  GROUP BY gateway, run, source, type, id_msb, id_lsb)
+  GROUP BY gateway, run, source, type, arrived_ns, id_msb, id_lsb)
 GROUP BY source, type
 """
 

@@ -238,9 +238,8 @@ def _queues(deliveries: pl.LazyFrame) -> pl.LazyFrame:
 
 
 def _talkers(deliveries: pl.LazyFrame) -> pl.LazyFrame:
-    messages = deliveries.group_by("gateway", "run", "source", "type", "id_msb", "id_lsb").agg(
-        pl.col("size").max()
-    )
+    message = ("gateway", "run", "source", "type", "arrived_ns", "id_msb", "id_lsb")
+    messages = deliveries.group_by(message).agg(pl.col("size").max())
     return messages.group_by("source", "type").agg(
         pl.len().alias("messages"),
         pl.col("size").sum().alias("bytes"),

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 from ustreamer_pipeline.gold.audit import findings, load
+from ustreamer_pipeline.replay.files import files_of
 from ustreamer_pipeline.report import tables
-from ustreamer_pipeline.schemas import DELIVERIES
+from ustreamer_pipeline.report.gateway_pass import partial_tables
 from ustreamer_pipeline.schemas import SIGNALS as SIGNALS_TABLE
 from ustreamer_pipeline.views import register_signal_views, signal_view
 
@@ -23,7 +24,10 @@ if TYPE_CHECKING:
 def answers(spark: SparkSession, task: str, lake: Path) -> Answer:
     """The tables of a task. They are collected as rows, as the pipeline itself does."""
     frames = {"audit": _audit, "report": _report, "signals": _signals}[task](spark, lake)
-    return answer_of({name: _rows(frame, COLUMNS[task][name]) for name, frame in frames.items()})
+    try:
+        return answer_of({name: _rows(frame, COLUMNS[task][name]) for name, frame in frames.items()})
+    finally:
+        spark.catalog.clearCache()
 
 
 def _rows(frame: "DataFrame", columns: Sequence[str]) -> list[Row]:
@@ -35,14 +39,15 @@ def _audit(spark: SparkSession, lake: Path) -> "dict[str, DataFrame]":
 
 
 def _report(spark: SparkSession, lake: Path) -> "dict[str, DataFrame]":
-    deliveries = DELIVERIES.read_table(spark, lake)
+    """One pass over the files, as for the page; it makes the latencies too."""
+    partials = partial_tables(spark, files_of(str(lake))).persist()
     return {
-        "gateways": tables.gateways(deliveries),
-        "over_time": tables.over_time(deliveries, STEP_S),
-        "losses": tables.losses(deliveries),
-        "throttle": tables.throttle(deliveries),
-        "queues": tables.queues(deliveries),
-        "talkers": tables.talkers(deliveries),
+        "gateways": tables.gateways(partials),
+        "over_time": tables.over_time(partials, STEP_S),
+        "losses": tables.losses(partials),
+        "throttle": tables.throttle(partials),
+        "queues": tables.queues(partials),
+        "talkers": tables.talkers(partials),
     }
 
 

@@ -19,10 +19,13 @@ from tests.sample_lakes import list_lake
 from ustreamer_pipeline import schemas
 from ustreamer_pipeline.cli import main
 from ustreamer_pipeline.errors import UsageError
+from ustreamer_pipeline.replay.files import files_of
+from ustreamer_pipeline.report.gateway_pass import partial_tables
 from ustreamer_pipeline.report.page import count, page, share
 from ustreamer_pipeline.report.plots import micro
 from ustreamer_pipeline.report.report import report
-from ustreamer_pipeline.report.tables import bucket_s, queues
+from ustreamer_pipeline.report.steps import step_width_s
+from ustreamer_pipeline.report.tables import queues
 from ustreamer_pipeline.schemas import Table
 
 MS = 1_000_000
@@ -236,7 +239,7 @@ def test_a_message_that_leaves_a_queue_makes_room_for_one_of_that_moment(
 ) -> None:
     one_by_one = [delivery(n, n * 5 * MS, settled_ns=(n + 1) * 5 * MS) for n in range(3)]
     write(tmp_path, "vin1", schemas.DELIVERIES, one_by_one)
-    (found,) = queues(schemas.DELIVERIES.read_table(spark, str(tmp_path))).collect()
+    (found,) = queues(partial_tables(spark, files_of(str(tmp_path)))).collect()
     assert (found["peak_messages"], found["peak_bytes"]) == (1, 100)
 
 
@@ -452,7 +455,7 @@ def test_numbers_are_rounded_with_separators() -> None:
     assert [share(0.999999), share(0.00001)] == ["99.9999\u202f%", "0.001\u202f%"]
     assert [share(1 - 1e-12), share(1e-12)] == ["> 99.999999\u202f%", "< 0.000001\u202f%"]
     assert [micro(12), micro(1_500), micro(2_500_000)] == ["12 µs", "1.5 ms", "2.5 s"]
-    assert [bucket_s(s) for s in (0, 120, 121, 7_200, 10**9)] == [1, 1, 2, 60, 86_400]
+    assert [step_width_s(s) for s in (0, 120, 121, 7_200, 10**9)] == [1, 1, 2, 60, 86_400]
 
 
 def test_a_lake_without_deliveries_is_an_error(

@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ustreamer_pipeline.errors import UnavailableError, UsageError
 from ustreamer_pipeline.lake.snapshot import snapshot_of
+from ustreamer_pipeline.replay.files import files_of
 from ustreamer_pipeline.report import tables
-from ustreamer_pipeline.schemas import DELIVERIES, GAPS, SIGNALS, SUBSCRIPTIONS, VERDICTS
+from ustreamer_pipeline.report.gateway_pass import partial_tables
+from ustreamer_pipeline.report.steps import step_width_s
+from ustreamer_pipeline.schemas import GAPS, SIGNALS, SUBSCRIPTIONS, VERDICTS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -63,7 +66,7 @@ def report(
     """
     within = f"date >= '{since or '0001-01-01'}' AND date <= '{until}'"
     snapshot = snapshot_of(lake)
-    deliveries = DELIVERIES.read_table(spark, snapshot).where(within)
+    files = files_of(snapshot, since, until)
     gaps = GAPS.read_table(spark, snapshot).where(within)
     made: dict[str, list[Row]] = {}
     cut: dict[str, int] = {}
@@ -76,36 +79,34 @@ def report(
             cut[name] = frame.count() - MAX_ROWS
 
     step("gateways")
-    # Sums of the fleet are sums of these two, which have one row for each gateway, or for each gateway and step.
-    by_gateway = tables.gateways(deliveries).persist()
-    fleet = tables.fleet(by_gateway).collect()[0].asDict()
-    if not fleet["gateways"]:
-        raise UnavailableError(f"{lake}: no deliveries there: ingest first")
-    fleet["missing"] = gaps.selectExpr("coalesce(sum(rows), 0) AS rows").collect()[0]["rows"]
-    width_s = tables.bucket_s((fleet["until_us"] - fleet["from_us"]) / 1e6)
-    by_time = tables.over_time(deliveries, width_s).persist()
-    frames: dict[str, DataFrame] = {
-        "gateways": by_gateway,
-        "fleet_over_time": tables.fleet_over_time(by_time),
-        "over_time": by_time,
-        "losses": tables.losses(deliveries),
-        "latency": tables.latency(deliveries),
-        "throttle": tables.throttle(deliveries),
-        "queues": tables.queues(deliveries),
-        "talkers": tables.talkers(deliveries),
-        "subscriptions": tables.lifetimes(SUBSCRIPTIONS.read_table(spark, snapshot).where(within)),
-        "missing": tables.missing(gaps),
-    }
+    # One pass over the deliveries; each table is a query on its result.
+    partials = partial_tables(spark, files).persist()
     try:
+        fleet = tables.fleet(partials).collect()[0].asDict()
+        if not fleet["gateways"]:
+            raise UnavailableError(f"{lake}: no deliveries there: ingest first")
+        fleet["missing"] = gaps.selectExpr("coalesce(sum(rows), 0) AS rows").collect()[0]["rows"]
+        width_s = step_width_s((fleet["until_us"] - fleet["from_us"]) / 1e6)
         if signals:
             samples = SIGNALS.read_table(spark, snapshot).where(within)
             collect("signals", tables.signals(samples, signals, width_s))
             _require_values(made["signals"], signals, samples)
+        frames = {
+            "gateways": tables.gateways(partials),
+            "fleet_over_time": tables.fleet_over_time(partials, width_s),
+            "over_time": tables.over_time(partials, width_s),
+            "losses": tables.losses(partials),
+            "latency": tables.latency(partials),
+            "throttle": tables.throttle(partials),
+            "queues": tables.queues(partials),
+            "talkers": tables.talkers(partials),
+            "subscriptions": tables.lifetimes(SUBSCRIPTIONS.read_table(spark, snapshot).where(within)),
+            "missing": tables.missing(gaps),
+        }
         for name, frame in frames.items():
             collect(name, frame)
     finally:
-        by_gateway.unpersist()
-        by_time.unpersist()
+        partials.unpersist()
     return FleetReport(made, fleet, width_s, cut)
 
 

@@ -1,231 +1,175 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The queries of a report: each is a frame from silver, small enough to be read or plotted."""
+"""The queries of a report: each is a frame, small enough to be read or plotted.
+
+Those of deliveries add up the tables of gateways, PARTIALS (gateway_pass.py). The others read silver.
+"""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from ustreamer_pipeline.report.gateway_pass import BINS
+from ustreamer_pipeline.report.latency_bins import MEASURES, NAMES, PER_MILLE
 from ustreamer_pipeline.schemas import VERDICTS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-BUCKETS_S: Final = (1, 2, 5, 10, 30, 60, 300, 900, 3_600, 21_600, 86_400)
-"""Time steps with common names."""
-STEPS: Final = 120
-"""Maximum time steps of a plot; narrower steps are noise."""
-PERCENTILES: Final = (0.5, 0.9, 0.99, 0.999)
+COUNTS: Final = tuple(verdict.lower() for verdict in VERDICTS)
+"""Columns with rows by verdict."""
 
 
-def bucket_s(seconds: float) -> int:
-    """The narrowest step that divides `seconds` into at most STEPS steps."""
-    return next((width for width in BUCKETS_S if seconds / width <= STEPS), BUCKETS_S[-1])
+def _of(partials: "DataFrame", table: str) -> "DataFrame":
+    return partials.where(f"`table` = '{table}'")
 
 
-def _counts() -> "list[Column]":
+def _sums(*names: str) -> "list[Column]":
     from pyspark.sql import functions as f
 
-    return [
-        f.sum(f.when(f.col("verdict") == verdict, 1).otherwise(0)).alias(verdict.lower())
-        for verdict in VERDICTS
-    ]
+    return [f.sum(name).alias(name) for name in names]
 
 
-def over_time(deliveries: "DataFrame", width_s: int) -> "DataFrame":
+def over_time(partials: "DataFrame", width_s: int) -> "DataFrame":
     """Rows by time step, gateway and verdict."""
     from pyspark.sql import functions as f
 
-    step = f.floor(f.col("received_us") / (width_s * 1_000_000)) * width_s
+    step = (f.floor(f.col("time_s") / width_s) * width_s).alias("time_s")
     return (
-        deliveries.groupBy(step.alias("time_s"), "gateway")
-        .agg(
-            f.count("*").alias("rows"),
-            *_counts(),
-            f.sum(f.when(f.col("verdict") == "DELIVERED", f.col("size")).otherwise(0)).alias(
-                "delivered_bytes"
-            ),
-        )
+        _of(partials, "over_time")
+        .groupBy(step, "gateway")
+        .agg(*_sums("rows", *COUNTS, "delivered_bytes"))
         .orderBy("time_s", "gateway")
     )
 
 
-def fleet_over_time(by_gateway: "DataFrame") -> "DataFrame":
+def fleet_over_time(partials: "DataFrame", width_s: int) -> "DataFrame":
     """`over_time`, summed over all gateways."""
-    from pyspark.sql import functions as f
-
-    sums = [name for name in by_gateway.columns if name not in ("time_s", "gateway")]
-    return by_gateway.groupBy("time_s").agg(*(f.sum(name).alias(name) for name in sums)).orderBy("time_s")
+    by_gateway = over_time(partials, width_s)
+    return by_gateway.groupBy("time_s").agg(*_sums("rows", *COUNTS, "delivered_bytes")).orderBy("time_s")
 
 
-def fleet(by_gateway: "DataFrame") -> "DataFrame":
+def fleet(partials: "DataFrame") -> "DataFrame":
     """`gateways`, summed over all gateways: one row."""
     from pyspark.sql import functions as f
 
-    sums = ("rows", *(verdict.lower() for verdict in VERDICTS), "bytes", "saved_bytes")
-    return by_gateway.agg(
+    return _of(partials, "gateways").agg(
         f.count("*").alias("gateways"),
-        *(f.sum(name).alias(name) for name in sums),
+        *_sums("rows", *COUNTS, "bytes", "saved_bytes"),
         f.min("from_us").alias("from_us"),
         f.max("until_us").alias("until_us"),
     )
 
 
-def gateways(deliveries: "DataFrame") -> "DataFrame":
+def gateways(partials: "DataFrame") -> "DataFrame":
     """Rows of each gateway by verdict, and its delivery ratio; the worst gateway first."""
     from pyspark.sql import functions as f
 
     meant = f.col("delivered") + f.col("expired") + f.col("dead_lettered")
+    names = ("gateway", "rows", *COUNTS, "bytes", "saved_bytes", "from_us", "until_us", "runs")
     return (
-        deliveries.groupBy("gateway")
-        .agg(
-            f.count("*").alias("rows"),
-            *_counts(),
-            f.sum("size").alias("bytes"),
-            f.sum(f.when(f.col("verdict") == "THROTTLED", f.col("size")).otherwise(0)).alias("saved_bytes"),
-            f.min("received_us").alias("from_us"),
-            f.max("received_us").alias("until_us"),
-            f.countDistinct("run").alias("runs"),
-        )
-        .withColumn("delivery_ratio", f.when(meant > 0, f.col("delivered") / meant))
+        _of(partials, "gateways")
+        .select(*names, f.when(meant > 0, f.col("delivered") / meant).alias("delivery_ratio"))
         .orderBy(f.col("delivery_ratio").asc_nulls_last(), "gateway")
     )
 
 
-def throttle(deliveries: "DataFrame") -> "DataFrame":
+def throttle(partials: "DataFrame") -> "DataFrame":
     """Published, limit and delivered Hz of each limited target; the most throttled first."""
     from pyspark.sql import functions as f
 
-    # The monotonic clock belongs to a run: seconds are summed per run, then over runs.
-    by_run = (
-        deliveries.where("period_ns > 0 AND delivery > 0 AND type = 'PUBLISH'")
-        .groupBy("gateway", "run", "source", "egress", "subscriber", "period_ns")
-        .agg(
-            f.count("*").alias("published"),
-            f.sum(f.when(f.col("verdict") != "THROTTLED", 1).otherwise(0)).alias("passed"),
-            f.sum(f.when(f.col("verdict") == "THROTTLED", f.col("size")).otherwise(0)).alias("saved_bytes"),
-            ((f.max("arrived_ns") - f.min("arrived_ns")) / 1e9).alias("seconds"),
-        )
-    )
+    names = ("gateway", "source", "egress", "subscriber", "period_ns")
     return (
-        by_run.groupBy("gateway", "source", "egress", "subscriber", "period_ns")
-        .agg(*(f.sum(name).alias(name) for name in ("published", "passed", "saved_bytes", "seconds")))
+        _of(partials, "throttle")
         .where("seconds > 0")
-        .withColumn("published_hz", f.col("published") / f.col("seconds"))
-        .withColumn("limit_hz", 1e9 / f.col("period_ns"))
-        .withColumn("delivered_hz", f.col("passed") / f.col("seconds"))
+        .select(
+            *(*names, "published", "passed", "saved_bytes", "seconds"),
+            (f.col("published") / f.col("seconds")).alias("published_hz"),
+            (1e9 / f.col("period_ns")).alias("limit_hz"),
+            (f.col("passed") / f.col("seconds")).alias("delivered_hz"),
+        )
         .orderBy((f.col("published") - f.col("passed")).desc(), "gateway", "source", "egress", "subscriber")
     )
 
 
-def latency(deliveries: "DataFrame") -> "DataFrame":
-    """Percentiles in us of delivered messages, per link: of the fleet (gateway null), then of every gateway."""
+def latency(partials: "DataFrame") -> "DataFrame":
+    """Percentiles in us of delivered messages, per link: of the fleet (gateway null), then of every gateway.
+
+    They are those of latency_bins.py: at most 0.1 % above the exact ones.
+    """
     from pyspark.sql import functions as f
 
-    points = f.array(*(f.lit(each) for each in PERCENTILES))
-    found = (
-        deliveries.where("verdict = 'DELIVERED'")
-        .rollup("egress", "gateway")
-        .agg(
-            f.count("*").alias("delivered"),
-            f.percentile_approx("latency_us", points, 10_000).alias("latency"),
-            f.percentile_approx("queue_wait_us", points, 10_000).alias("wait"),
-            f.max("latency_us").alias("max_us"),
-        )
-        .where("egress IS NOT NULL")
+    names = [f"{prefix}{name}_us" for prefix in MEASURES.values() for name in NAMES]
+    names.insert(len(NAMES), "max_us")
+    of_gateways = _of(partials, "latency").select("egress", "gateway", "delivered", *names)
+    of_fleet = _fleet_latency(partials).select(
+        "egress", f.expr("CAST(NULL AS string) gateway"), "delivered", *names
     )
-    names = [f"p{each * 100:g}".replace(".", "_") for each in PERCENTILES]
-    return found.select(
-        "egress",
-        "gateway",
-        "delivered",
-        *(f.col("latency")[at].alias(f"{name}_us") for at, name in enumerate(names)),
-        "max_us",
-        *(f.col("wait")[at].alias(f"wait_{name}_us") for at, name in enumerate(names)),
-    ).orderBy(f.col("gateway").asc_nulls_first(), "egress")
+    return of_fleet.union(of_gateways).orderBy(f.col("gateway").asc_nulls_first(), "egress")
 
 
-def queues(deliveries: "DataFrame") -> "DataFrame":
-    """Maximum number of queued or sending messages of each link, and its time."""
+def _fleet_latency(partials: "DataFrame") -> "DataFrame":
+    """The same as latency_bins.percentiles, over all gateways."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
-    taken = deliveries.where(
-        "egress IS NOT NULL AND verdict IN ('DELIVERED', 'EXPIRED', 'DEAD_LETTERED') AND settled_ns > received_ns"
+    of_one = Window.partitionBy("egress", "measure")
+    bins = (
+        _of(partials, BINS)
+        .groupBy("egress", "measure", "bin")
+        .agg(f.sum("rows").alias("rows"), f.max("top_us").alias("top_us"))
+        .withColumn("until", f.sum("rows").over(of_one.orderBy("bin")))
+        .withColumn("all", f.sum("rows").over(of_one))
     )
-    enter = taken.select(
-        "gateway",
-        "run",
-        "egress",
-        f.col("received_ns").alias("at_ns"),
-        "received_us",
-        f.lit(1).alias("one"),
-        "size",
+    points = [
+        f.min(
+            f.expr(f"CASE WHEN measure = {number} AND until >= (all * {each} + 999) DIV 1000 THEN top_us END")
+        ).alias(f"{prefix}{name}_us")
+        for number, prefix in enumerate(MEASURES.values())
+        for name, each in zip(NAMES, PER_MILLE, strict=True)
+    ]
+    is_latency = f.col("measure") == 0
+    return bins.groupBy("egress").agg(
+        f.sum(f.when(is_latency, f.col("rows"))).alias("delivered"),
+        f.max(f.when(is_latency, f.col("top_us"))).alias("max_us"),
+        *points,
     )
-    leave = taken.select(
-        "gateway",
-        "run",
-        "egress",
-        f.col("settled_ns").alias("at_ns"),
-        "received_us",
-        f.lit(-1).alias("one"),
-        -f.col("size"),
-    )
-    # At equal times departures come first.
-    line = (
-        Window.partitionBy("gateway", "run", "egress")
-        .orderBy("at_ns", "one")
-        .rowsBetween(Window.unboundedPreceding, 0)
-    )
+
+
+def queues(partials: "DataFrame") -> "DataFrame":
+    """Maximum number of queued or sending messages of each link, and its time."""
+    from pyspark.sql import functions as f
+
     return (
-        enter.union(leave)
-        .select(
-            "gateway",
-            "egress",
-            "received_us",
-            f.sum("one").over(line).alias("messages"),
-            f.sum("size").over(line).alias("bytes"),
-        )
-        .groupBy("gateway", "egress")
-        .agg(
-            f.max("messages").alias("peak_messages"),
-            f.max("bytes").alias("peak_bytes"),
-            f.max_by("received_us", "messages").alias("peak_us"),
-        )
+        _of(partials, "queues")
+        .select("gateway", "egress", "peak_messages", "peak_bytes", "peak_us")
         .orderBy(f.col("peak_messages").desc(), "gateway", "egress")
     )
 
 
-def losses(deliveries: "DataFrame") -> "DataFrame":
+def losses(partials: "DataFrame") -> "DataFrame":
     """Undelivered messages by cause, the most frequent first. Numbers are removed from reasons."""
     from pyspark.sql import functions as f
 
     return (
-        deliveries.where("verdict IN ('EXPIRED', 'DEAD_LETTERED')")
-        .withColumn("cause", f.regexp_replace(f.coalesce("reason", f.lit("no reason given")), r"\d+", "N"))
-        .groupBy("verdict", "code", "cause", f.coalesce("egress", "ingress").alias("endpoint"))
+        _of(partials, "losses")
+        .groupBy("verdict", "code", "cause", "endpoint")
         .agg(
-            f.count("*").alias("rows"),
-            f.countDistinct("gateway").alias("gateways"),
-            f.min("received_us").alias("from_us"),
-            f.max("received_us").alias("until_us"),
+            f.sum("rows").alias("rows"),
+            f.count("*").alias("gateways"),
+            f.min("from_us").alias("from_us"),
+            f.max("until_us").alias("until_us"),
         )
         .orderBy(f.col("rows").desc(), "cause", "endpoint")
     )
 
 
-def talkers(deliveries: "DataFrame") -> "DataFrame":
+def talkers(partials: "DataFrame") -> "DataFrame":
     """Traffic by source: each message once, for any number of targets. The most bytes first."""
     from pyspark.sql import functions as f
 
-    messages = deliveries.groupBy("gateway", "run", "source", "type", "id_msb", "id_lsb").agg(
-        f.max("size").alias("size")
-    )
     return (
-        messages.groupBy("source", "type")
-        .agg(
-            f.count("*").alias("messages"),
-            f.sum("size").alias("bytes"),
-            f.countDistinct("gateway").alias("gateways"),
-        )
+        _of(partials, "talkers")
+        .groupBy("source", "type")
+        .agg(*_sums("messages", "bytes"), f.count("*").alias("gateways"))
         .orderBy(f.col("bytes").desc(), f.col("messages").desc(), "source")
     )
 

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One pass over the deliveries of each gateway in order, on Spark: the tables of each gateway, without a shuffle.
+
+Spark distributes file names, as for a what-if. A task reads the files of its gateways, one gateway after the other, and
+emits the rows of all tables in one schema, PARTIALS. tables.py adds them up over gateways.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from ustreamer_pipeline.replay.files import BATCH_ROWS, read_gateway, task_count
+from ustreamer_pipeline.replay.rows import int_column
+from ustreamer_pipeline.report import latency_bins
+from ustreamer_pipeline.report.delivery_columns import COLUMNS, DeliveryColumns, report_texts
+from ustreamer_pipeline.report.gateway_messages import Queues, Talkers
+from ustreamer_pipeline.report.gateway_tables import GatewayTable, Latency, Losses, OverTime, Throttle, Totals
+from ustreamer_pipeline.report.grouped_rows import GroupedRows
+from ustreamer_pipeline.schemas import VERDICTS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_TEXTS: Final = ("source", "type", "egress", "subscriber", "verdict", "cause", "endpoint")
+_NUMBERS: Final = (
+    *(
+        "rows",
+        *map(str.lower, VERDICTS),
+        "bytes",
+        "saved_bytes",
+        "delivered_bytes",
+        "from_us",
+        "until_us",
+        "runs",
+    ),
+    *("time_s", "period_ns", "published", "passed", "messages", "peak_messages", "peak_bytes", "peak_us"),
+    *(f"{prefix}{name}_us" for prefix in latency_bins.MEASURES.values() for name in latency_bins.NAMES),
+    *("max_us", "measure", "bin", "top_us"),
+)
+PARTIALS: Final = pa.schema(
+    [
+        ("table", pa.string()),
+        ("gateway", pa.string()),  # null in `bins`, which are of all gateways of a task
+        *((name, pa.string()) for name in _TEXTS),
+        *((name, pa.int64()) for name in _NUMBERS),
+        ("code", pa.int32()),
+        ("seconds", pa.float64()),
+    ]
+)
+"""The columns of all tables; a row has those of its table, and null in the others."""
+_DDL: Final = ", ".join(
+    f"`{field.name}` {({'int64': 'bigint', 'int32': 'int', 'double': 'double', 'string': 'string'})[str(field.type)]}"
+    for field in PARTIALS
+)
+
+BINS: Final = "bins"
+"""Name of the counts of bins of latencies, over all gateways of a task."""
+_EMITTED_ROWS: Final = 10_000
+"""Rows of all tables that a task holds; it then emits them."""
+_MAX_BINS: Final = 200_000
+"""Bins of latencies that a task holds; it then emits them."""
+
+
+class GatewayReport:
+    """The tables of one gateway. Pass its batches in order, then call `finish` and read `tables`."""
+
+    def __init__(self) -> None:
+        self._texts = texts = report_texts()
+        self.latency = Latency(texts)
+        self.tables: tuple[GatewayTable, ...] = (
+            *(Totals(), OverTime(), Losses(texts), self.latency, Throttle(texts), Queues(texts)),
+            Talkers(texts),
+        )
+        self._run: int | None = None
+
+    def feed(self, batch: pa.RecordBatch) -> None:
+        """The next rows."""
+        runs = int_column(batch, "run")
+        cuts = [0, *(np.flatnonzero(np.diff(runs)) + 1).tolist(), len(runs)]
+        for start, end in pairwise(cuts):
+            if start == end:
+                continue
+            if self._run not in (None, int(runs[start])):
+                self.finish()
+            self._run = int(runs[start])
+            rows = DeliveryColumns(batch.slice(start, end - start), self._texts)
+            for table in self.tables:
+                table.add(rows)
+
+    def finish(self) -> None:
+        """The run has no more rows."""
+        if self._run is not None:
+            for table in self.tables:
+                table.end_run()
+
+
+class _Emitter:
+    """Tables of the gateways of a task, put together to batches of PARTIALS."""
+
+    def __init__(self) -> None:
+        self._tables: dict[str, list[pa.Table]] = {}
+        self._rows = 0
+        self._bins = GroupedRows(latency_bins.KEYS, latency_bins.AGGREGATES)
+
+    def add(self, gateway: str, made: GatewayReport) -> Iterator[pa.RecordBatch]:
+        for table in made.tables:
+            self._add(table.name, gateway, table.table())
+        bins = made.latency.bins()
+        if bins.num_rows:
+            self._bins.add({name: bins[name] for name in bins.column_names})
+        if self._bins.num_rows >= _MAX_BINS:
+            self._flush_bins()
+        if self._rows >= _EMITTED_ROWS:
+            yield from self._flush()
+
+    def finish(self) -> Iterator[pa.RecordBatch]:
+        self._flush_bins()
+        yield from self._flush()
+
+    def _add(self, name: str, gateway: str | None, rows: pa.Table) -> None:
+        if rows.num_rows:
+            names = pa.repeat(pa.scalar(gateway, pa.string()), rows.num_rows)
+            self._tables.setdefault(name, []).append(rows.append_column("gateway", names))
+            self._rows += rows.num_rows
+
+    def _flush_bins(self) -> None:
+        self._add(BINS, None, self._bins.table())
+        self._bins = GroupedRows(latency_bins.KEYS, latency_bins.AGGREGATES)
+
+    def _flush(self) -> Iterator[pa.RecordBatch]:
+        for name, tables in self._tables.items():
+            rows = pa.concat_tables(tables).combine_chunks()
+            columns = {each: rows[each] for each in rows.column_names} | {"table": pa.repeat(name, len(rows))}
+            yield from pa.table(
+                [
+                    columns[field.name].cast(field.type)
+                    if field.name in columns
+                    else pa.nulls(len(rows), field.type)
+                    for field in PARTIALS
+                ],
+                schema=PARTIALS,
+            ).to_batches()
+        self._tables, self._rows = {}, 0
+
+
+def report_gateway(batches: Iterable[pa.RecordBatch]) -> GatewayReport:
+    """The tables of one gateway from its deliveries in order."""
+    made = GatewayReport()
+    for batch in batches:
+        made.feed(batch)
+    made.finish()
+    return made
+
+
+def _report_task(batch_rows: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The function of a task: a gateway and its files of deliveries per row."""
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        emitter = _Emitter()
+        for batch in batches:
+            for row in batch.to_pylist():
+                made = report_gateway(read_gateway(row["files"], COLUMNS, batch_rows))
+                yield from emitter.add(row["gateway"], made)
+        yield from emitter.finish()
+
+    return work
+
+
+def partial_tables(
+    spark: "SparkSession", files: Mapping[str, Sequence[str]], batch_rows: int = BATCH_ROWS
+) -> "DataFrame":
+    """The tables of all gateways, as PARTIALS; `files` have the deliveries of a gateway in order."""
+    rows: list[Any] = [(gateway, list(names)) for gateway, names in files.items()]
+    table = spark.createDataFrame(rows, "gateway string, files array<string>")
+    return table.repartition(task_count(spark, files)).mapInArrow(_report_task(batch_rows), _DDL)
