@@ -40,7 +40,7 @@ def _audit(spark: SparkSession, lake: Path) -> "dict[str, DataFrame]":
 
 def _report(spark: SparkSession, lake: Path) -> "dict[str, DataFrame]":
     """One pass over the files, as for the page; it makes the latencies too."""
-    partials = partial_tables(spark, files_of(str(lake))).persist()
+    partials = partial_tables(spark, files_of(str(lake)), {}).persist()
     return {
         "gateways": tables.gateways(partials),
         "over_time": tables.over_time(partials, STEP_S),

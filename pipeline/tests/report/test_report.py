@@ -239,7 +239,7 @@ def test_a_message_that_leaves_a_queue_makes_room_for_one_of_that_moment(
 ) -> None:
     one_by_one = [delivery(n, n * 5 * MS, settled_ns=(n + 1) * 5 * MS) for n in range(3)]
     write(tmp_path, "vin1", schemas.DELIVERIES, one_by_one)
-    (found,) = queues(partial_tables(spark, files_of(str(tmp_path)))).collect()
+    (found,) = queues(partial_tables(spark, files_of(str(tmp_path)), {})).collect()
     assert (found["peak_messages"], found["peak_bytes"]) == (1, 100)
 
 

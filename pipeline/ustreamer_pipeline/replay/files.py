@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs
 
@@ -43,12 +44,15 @@ def read_gateway(
             yield batch.select(list(columns))
 
 
-def read_small_tables(uris: Sequence[str], columns: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Rows of all small tables of one gateway. Raises DamagedError with the file name."""
+def read_small_tables(
+    uris: Sequence[str], columns: Sequence[str], tables: Sequence[str] = ()
+) -> Iterator[dict[str, Any]]:
+    """Rows of these small tables (all) of one gateway. Raises DamagedError with the file name."""
     for uri in uris:
         with _open_parquet(uri, ()) as file:
             _check(uri, file, columns)
-            yield from file.read(columns=list(columns), use_threads=False).to_pylist()
+            rows = file.read(columns=list(columns), use_threads=False)
+            yield from (rows.filter(pc.field("table").isin(tables)) if tables else rows).to_pylist()
 
 
 def _span(uri: str) -> Span | None:
@@ -100,9 +104,9 @@ def task_count(spark: "SparkSession", gateways: Mapping[str, object]) -> int:
     return max(1, min(len(gateways), 4 * cores))
 
 
-def event_files_of(lake: "str | Snapshot") -> dict[str, list[str]]:
+def event_files_of(lake: "str | Snapshot", since: str = "", until: str = "9999") -> dict[str, list[str]]:
     """Files of the small tables of a lake, by gateway; none if there are none."""
-    return _by_gateway(snapshot_of(lake), WIDE.name, "", "9999")
+    return _by_gateway(snapshot_of(lake), WIDE.name, since, until)
 
 
 def files_of(lake: "str | Snapshot", since: str = "", until: str = "9999") -> dict[str, list[str]]:

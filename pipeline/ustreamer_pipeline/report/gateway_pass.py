@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One pass over the deliveries of each gateway in order, on Spark: the tables of each gateway, without a shuffle.
 
-Spark distributes file names, as for a what-if. A task reads the files of its gateways, one gateway after the other, and
-emits the rows of all tables in one schema, PARTIALS. tables.py adds them up over gateways.
+Spark distributes file names, as for a what-if. A task reads the small tables and the deliveries of its gateways, one
+gateway after the other. It emits the rows of all tables in one schema, PARTIALS. tables.py adds them up over gateways.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from ustreamer_pipeline.replay.files import BATCH_ROWS, read_gateway, task_count
+from ustreamer_pipeline.replay.files import BATCH_ROWS, read_gateway, read_small_tables, task_count
 from ustreamer_pipeline.replay.rows import int_column
-from ustreamer_pipeline.report import latency_bins
+from ustreamer_pipeline.report import latency_bins, small_tables
 from ustreamer_pipeline.report.delivery_columns import COLUMNS, DeliveryColumns, report_texts
 from ustreamer_pipeline.report.gateway_messages import Queues, Talkers
 from ustreamer_pipeline.report.gateway_tables import GatewayTable, Latency, Losses, OverTime, Throttle, Totals
@@ -24,8 +24,9 @@ from ustreamer_pipeline.schemas import VERDICTS
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_TEXTS: Final = ("source", "type", "egress", "subscriber", "verdict", "cause", "endpoint")
+_TEXTS: Final = ("source", "topic", "type", "egress", "subscriber", "verdict", "cause", "endpoint")
 _NUMBERS: Final = (
+    *("run", "changes"),
     *(
         "rows",
         *map(str.lower, VERDICTS),
@@ -105,9 +106,12 @@ class _Emitter:
         self._rows = 0
         self._bins = GroupedRows(latency_bins.KEYS, latency_bins.AGGREGATES)
 
-    def add(self, gateway: str, made: GatewayReport) -> Iterator[pa.RecordBatch]:
-        for table in made.tables:
-            self._add(table.name, gateway, table.table())
+    def add(
+        self, gateway: str, made: GatewayReport, small: Mapping[str, pa.Table]
+    ) -> Iterator[pa.RecordBatch]:
+        tables = {table.name: table.table() for table in made.tables}
+        for name, rows in {**tables, **small}.items():
+            self._add(name, gateway, rows)
         bins = made.latency.bins()
         if bins.num_rows:
             self._bins.add({name: bins[name] for name in bins.column_names})
@@ -156,23 +160,30 @@ def report_gateway(batches: Iterable[pa.RecordBatch]) -> GatewayReport:
 
 
 def _report_task(batch_rows: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function of a task: a gateway and its files of deliveries per row."""
+    """The function of a task: a gateway, its files of deliveries and of small tables per row."""
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         emitter = _Emitter()
         for batch in batches:
             for row in batch.to_pylist():
                 made = report_gateway(read_gateway(row["files"], COLUMNS, batch_rows))
-                yield from emitter.add(row["gateway"], made)
+                events = read_small_tables(row["events"], small_tables.COLUMNS, small_tables.TABLES)
+                yield from emitter.add(row["gateway"], made, small_tables.small_tables(events))
         yield from emitter.finish()
 
     return work
 
 
 def partial_tables(
-    spark: "SparkSession", files: Mapping[str, Sequence[str]], batch_rows: int = BATCH_ROWS
+    spark: "SparkSession",
+    files: Mapping[str, Sequence[str]],
+    events: Mapping[str, Sequence[str]],
+    batch_rows: int = BATCH_ROWS,
 ) -> "DataFrame":
-    """The tables of all gateways, as PARTIALS; `files` have the deliveries of a gateway in order."""
-    rows: list[Any] = [(gateway, list(names)) for gateway, names in files.items()]
-    table = spark.createDataFrame(rows, "gateway string, files array<string>")
+    """The tables of all gateways, as PARTIALS; `files` have the deliveries of a gateway, `events` its small tables."""
+    rows: list[Any] = [
+        (gateway, list(files.get(gateway, ())), list(events.get(gateway, ())))
+        for gateway in dict.fromkeys((*files, *events))
+    ]
+    table = spark.createDataFrame(rows, "gateway string, files array<string>, events array<string>")
     return table.repartition(task_count(spark, files)).mapInArrow(_report_task(batch_rows), _DDL)

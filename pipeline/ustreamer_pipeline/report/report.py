@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ustreamer_pipeline.errors import UnavailableError, UsageError
 from ustreamer_pipeline.lake.snapshot import snapshot_of
-from ustreamer_pipeline.replay.files import files_of
+from ustreamer_pipeline.replay.files import event_files_of, files_of
 from ustreamer_pipeline.report import tables
 from ustreamer_pipeline.report.gateway_pass import partial_tables
 from ustreamer_pipeline.report.steps import step_width_s
-from ustreamer_pipeline.schemas import GAPS, SIGNALS, SUBSCRIPTIONS, VERDICTS
+from ustreamer_pipeline.schemas import SIGNALS, VERDICTS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -66,8 +66,7 @@ def report(
     """
     within = f"date >= '{since or '0001-01-01'}' AND date <= '{until}'"
     snapshot = snapshot_of(lake)
-    files = files_of(snapshot, since, until)
-    gaps = GAPS.read_table(spark, snapshot).where(within)
+    files, events = files_of(snapshot, since, until), event_files_of(snapshot, since, until)
     made: dict[str, list[Row]] = {}
     cut: dict[str, int] = {}
 
@@ -79,13 +78,12 @@ def report(
             cut[name] = frame.count() - MAX_ROWS
 
     step("gateways")
-    # One pass over the deliveries; each table is a query on its result.
-    partials = partial_tables(spark, files).persist()
+    # One pass over the files; each table is a query on its result.
+    partials = partial_tables(spark, files, events).persist()
     try:
         fleet = tables.fleet(partials).collect()[0].asDict()
         if not fleet["gateways"]:
             raise UnavailableError(f"{lake}: no deliveries there: ingest first")
-        fleet["missing"] = gaps.selectExpr("coalesce(sum(rows), 0) AS rows").collect()[0]["rows"]
         width_s = step_width_s((fleet["until_us"] - fleet["from_us"]) / 1e6)
         if signals:
             samples = SIGNALS.read_table(spark, snapshot).where(within)
@@ -100,8 +98,8 @@ def report(
             "throttle": tables.throttle(partials),
             "queues": tables.queues(partials),
             "talkers": tables.talkers(partials),
-            "subscriptions": tables.lifetimes(SUBSCRIPTIONS.read_table(spark, snapshot).where(within)),
-            "missing": tables.missing(gaps),
+            "subscriptions": tables.lifetimes(partials),
+            "missing": tables.missing(partials),
         }
         for name, frame in frames.items():
             collect(name, frame)

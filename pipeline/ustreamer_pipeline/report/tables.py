@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The queries of a report: each is a frame, small enough to be read or plotted.
 
-Those of deliveries add up the tables of gateways, PARTIALS (gateway_pass.py). The others read silver.
+They add up the tables of gateways, PARTIALS (gateway_pass.py); only `signals` reads silver.
 """
 
 from collections.abc import Sequence
@@ -48,12 +48,18 @@ def fleet_over_time(partials: "DataFrame", width_s: int) -> "DataFrame":
 
 
 def fleet(partials: "DataFrame") -> "DataFrame":
-    """`gateways`, summed over all gateways: one row."""
+    """`gateways` and `missing`, summed over all gateways: one row."""
     from pyspark.sql import functions as f
 
-    return _of(partials, "gateways").agg(
-        f.count("*").alias("gateways"),
-        *_sums("rows", *COUNTS, "bytes", "saved_bytes"),
+    is_missing = f.col("table") == "missing"
+    rows = partials.where("`table` IN ('gateways', 'missing')").select(
+        *(*COUNTS, "bytes", "saved_bytes", "from_us", "until_us"),
+        f.when(is_missing, 0).otherwise(1).alias("gateways"),
+        f.when(is_missing, 0).otherwise(f.col("rows")).alias("rows"),
+        f.when(is_missing, f.col("rows")).otherwise(0).alias("missing"),
+    )
+    return rows.agg(
+        *_sums("gateways", "rows", *COUNTS, "bytes", "saved_bytes", "missing"),
         f.min("from_us").alias("from_us"),
         f.max("until_us").alias("until_us"),
     )
@@ -174,41 +180,18 @@ def talkers(partials: "DataFrame") -> "DataFrame":
     )
 
 
-def lifetimes(subscriptions: "DataFrame") -> "DataFrame":
+def lifetimes(partials: "DataFrame") -> "DataFrame":
     """Each subscription from start to end; `seconds` is null if it was active at the end of the recording."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as f
-
-    of_one = Window.partitionBy("gateway", "run", "topic", "subscriber")
-    in_order = of_one.orderBy("time_ns", "number")
-    # A changed period is the same subscription: only an end starts a new one.
-    ended_before = f.coalesce(f.lag("change").over(in_order) == "UNSUBSCRIBED", f.lit(True))
-    numbered = subscriptions.withColumn(
-        "begins", (f.col("change") != "UNSUBSCRIBED") & ended_before
-    ).withColumn("life", f.sum(f.col("begins").cast("int")).over(in_order))
-    ended = f.when(f.col("change") == "UNSUBSCRIBED", f.col("time_ns"))
-    return (
-        numbered.where("life > 0")
-        .groupBy("gateway", "run", "topic", "subscriber", "life")
-        .agg(
-            f.min("time_us").alias("from_us"),
-            ((f.max(ended) - f.min("time_ns")) / 1e9).alias("seconds"),
-            f.max_by("period_ns", "time_ns").alias("period_ns"),
-            f.sum(f.when(f.col("change") == "CHANGED", 1).otherwise(0)).alias("changes"),
-        )
-        .drop("life")
-        .orderBy("gateway", "from_us", "topic", "subscriber")
-    )
+    names = ("gateway", "run", "topic", "subscriber", "from_us", "seconds", "period_ns", "changes")
+    return _of(partials, "subscriptions").select(*names).orderBy("gateway", "from_us", "topic", "subscriber")
 
 
-def missing(gaps: "DataFrame") -> "DataFrame":
+def missing(partials: "DataFrame") -> "DataFrame":
     """Rows known to be missing from the recordings, by gateway and cause."""
     from pyspark.sql import functions as f
 
     return (
-        gaps.groupBy("gateway", "cause")
-        .agg(f.sum("rows").alias("rows"))
-        .orderBy(f.col("rows").desc(), "gateway")
+        _of(partials, "missing").select("gateway", "cause", "rows").orderBy(f.col("rows").desc(), "gateway")
     )
 
 
