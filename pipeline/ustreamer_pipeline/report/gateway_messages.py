@@ -131,6 +131,8 @@ class Queues(GatewayTable):
         taken = (verdict == DELIVERED) | (verdict == EXPIRED) | (verdict == DEAD_LETTERED)
         taken &= (rows.egress >= 0) & (rows.settled_ns > rows.received_ns)
         entered = np.flatnonzero(taken)
+        if not len(entered):
+            return
         egress = rows.egress[entered]
         by_link = entered[np.argsort(egress, kind="stable")]
         links, starts = np.unique(np.sort(egress), return_index=True)

@@ -159,7 +159,7 @@ def report_gateway(batches: Iterable[pa.RecordBatch]) -> GatewayReport:
     return made
 
 
-def _report_task(batch_rows: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def report_task(batch_rows: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """The function of a task: a gateway, its files of deliveries and of small tables per row."""
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -186,4 +186,4 @@ def partial_tables(
         for gateway in dict.fromkeys((*files, *events))
     ]
     table = spark.createDataFrame(rows, "gateway string, files array<string>, events array<string>")
-    return table.repartition(task_count(spark, files)).mapInArrow(_report_task(batch_rows), _DDL)
+    return table.repartition(task_count(spark, files)).mapInArrow(report_task(batch_rows), _DDL)
