@@ -3,10 +3,12 @@
 
 import datetime as dt
 import random
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -26,6 +28,7 @@ from tests.sample_lakes import list_lake
 from ustreamer_pipeline.report import gateway_pass, grouped_rows
 from ustreamer_pipeline.report.delivery_columns import COLUMNS
 from ustreamer_pipeline.report.gateway_pass import GatewayReport, report_task
+from ustreamer_pipeline.report.latency_bins import bin_of, percentiles
 from ustreamer_pipeline.report.report import report
 from ustreamer_pipeline.report.small_tables import small_tables
 from ustreamer_pipeline.report.steps import WIDTHS_S, merged_width_s, step_width_s
@@ -46,17 +49,17 @@ def random_rows(seed: int) -> list[Row]:
     """Deliveries of one gateway in the order of silver: a few runs under a wall clock with steps."""
     rng = random.Random(seed)
     rows: list[Row] = []
+    numbers = [rng.getrandbits(40) for _ in range(8)]
     for run in range(rng.randrange(1, 4)):
-        made = list(_run(rng, run))
+        made = list(_run(rng, run, numbers))
         rng.shuffle(made)  # rows of one instant are in any order
         made.sort(key=lambda row: int(row["received_ns"]))
         rows += [{**row, "seq": seq} for seq, row in enumerate(made)]
     return rows
 
 
-def _run(rng: random.Random, run: int) -> Iterator[Row]:
+def _run(rng: random.Random, run: int, numbers: Sequence[int]) -> Iterator[Row]:
     now, wall_us = 0, WALL_US + rng.randrange(-40, 40) * 1_000_000
-    numbers = [rng.getrandbits(40) for _ in range(30)]
     taken = set()
     pause_ns = rng.choice((MS, SECOND, 100 * SECOND))
     for _ in range(rng.randrange(1, 150)):
@@ -150,14 +153,13 @@ def test_the_tables_of_a_gateway_are_those_of_a_naive_count(
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_the_steps_of_a_gateway_add_up_to_those_of_every_longer_fleet(seed: int) -> None:
+def test_the_steps_of_a_gateway_add_up_to_those_of_a_fleet(seed: int) -> None:
     rows = random_rows(seed)
     made = made_of(rows, random.Random(seed))["over_time"]
     totals = naive_totals(rows)
     span_s = (totals["until_us"] - totals["from_us"]) / 1e6
     assert len(made) <= 2 * 120 + 2 or span_s > 120 * WIDTHS_S[-1]
     for width_s in (each for each in WIDTHS_S if each >= step_width_s(span_s)):
-        assert width_s % merged_width_s(span_s) == 0
         steps = grouped(({**row, "time_s": row["time_s"] // width_s * width_s} for row in made), "time_s")
         added = [
             {
@@ -167,6 +169,38 @@ def test_the_steps_of_a_gateway_add_up_to_those_of_every_longer_fleet(seed: int)
             for (time_s,), group in sorted(steps.items())
         ]
         assert added == naive_over_time(rows, width_s)
+
+
+def test_the_steps_of_a_gateway_divide_those_of_every_longer_fleet() -> None:
+    spans_s = [0, *(2**power for power in range(28))]
+    for span_s in spans_s:
+        assert merged_width_s(span_s) <= step_width_s(span_s) <= 2 * merged_width_s(span_s)
+        assert all(
+            step_width_s(longer) % merged_width_s(span_s) == 0 for longer in spans_s if longer >= span_s
+        )
+
+
+@pytest.mark.parametrize("most", [1, 2_047, 2_048, 5_000, 131_073, 131_199, 262_400, 1_048_577])
+def test_a_percentile_is_at_most_a_thousandth_above_the_exact_one(most: int) -> None:
+    times = np.arange(most + 1)
+    bins = pa.table(
+        {
+            "egress": np.zeros_like(times),
+            "measure": np.zeros_like(times),
+            "bin": bin_of(times),
+            "rows": np.ones_like(times),
+            "top_us": times,
+        }
+    )
+    grouped_bins = bins.group_by(["egress", "measure", "bin"]).aggregate([("rows", "sum"), ("top_us", "max")])
+    both = [grouped_bins.rename_columns(bins.column_names)] * 2
+    both[1] = both[1].set_column(1, "measure", pa.array(np.ones(len(both[1]), np.int64)))
+    (found,) = percentiles(pa.concat_tables(both))
+    for name, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99)):
+        exact = float(np.quantile(times, share, method="inverted_cdf"))
+        assert exact <= found[f"{name}_us"] == found[f"wait_{name}_us"] <= exact * 1.001
+        assert most > 2_047 or found[f"{name}_us"] == exact
+    assert (found["max_us"], found["delivered"]) == (most, most + 1)
 
 
 def write_days(lake: Path, gateway: str, rows: Sequence[Row]) -> None:
@@ -196,11 +230,14 @@ def test_the_tables_of_a_fleet_are_those_of_a_naive_count(spark: SparkSession, t
         "missing": 0,
     }
     assert made.tables["fleet_over_time"] == naive_over_time(every, made.width_s)
-    losses = [{**row, "gateways": 0} for row in naive_losses(every)]
-    assert in_any_order([{**row, "gateways": 0} for row in made.tables["losses"]]) == in_any_order(losses)
-    sent = [{**row, "run": f"{row['gateway']} {row['run']}"} for row in every]
-    talkers = [{**row, "gateways": 5} for row in naive_talkers(sent)]
-    assert in_any_order(made.tables["talkers"]) == in_any_order(talkers)
+    runs = [{**row, "run": f"{row['gateway']} {row['run']}"} for row in every]
+    for name, naive, keys in (
+        ("losses", naive_losses, ("verdict", "code", "cause", "endpoint")),
+        ("talkers", naive_talkers, ("source", "type")),
+    ):
+        found = Counter(tuple(row[key] for key in keys) for rows in fleet.values() for row in naive(rows))
+        expected = [{**row, "gateways": found[tuple(row[key] for key in keys)]} for row in naive(runs)]
+        assert in_any_order(made.tables[name]) == in_any_order(expected)
     of_fleet = [row for row in made.tables["latency"] if row["gateway"] is None]
     assert_percentiles(of_fleet, every)
     for gateway, rows in fleet.items():
