@@ -229,6 +229,8 @@ def test_a_spark_connect_server_does_the_same(
     assert told("audit", lake)["counts"] == dict.fromkeys(PROMISES, 0)
     check = told("whatif", lake, "--hz", "1")["check"]
     assert (check["differing"], check["rows"]) == (0, len(expected[DELIVERIES.name]))
+    totals = told("report", lake, str(tmp_path / "out"))["totals"]
+    assert totals["rows"] == len(expected[DELIVERIES.name])
     assert told("compact", lake, "--until", "2099-12-31")["dates"] == 1
 
 
@@ -300,3 +302,7 @@ def test_a_standalone_cluster_of_two_workers_does_the_same(
     assert not any(each["Failed"] for each in ended)
     assert on_cluster("audit", there) == here("audit", local)
     assert on_cluster("whatif", there, "--hz", "1") == here("whatif", local, "--hz", "1")
+    on_cluster("report", there, str(tmp_path / "out-there"))
+    here("report", local, str(tmp_path / "out-local"))
+    reports = [(tmp_path / name / "report.json").read_text() for name in ("out-there", "out-local")]
+    assert reports[0] == reports[1]

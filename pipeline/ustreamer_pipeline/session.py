@@ -47,7 +47,7 @@ LOCAL: Final = {
 
 LOCAL_DEFAULTS: Final = {
     "spark.sql.shuffle.partitions": "16",
-    # A first map for few groups. Groups of messages overflow it: `talkers` then takes 1.5 times the CPU.
+    # A first map for few groups. A query with a group for each message overflows it and takes 1.5 times the CPU.
     "spark.sql.codegen.aggregate.map.twolevel.enabled": "false",
 }
 """Settings of a local session for its queries, unless spark-defaults.conf has them. A cluster keeps its own."""

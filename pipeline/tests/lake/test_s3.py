@@ -114,4 +114,6 @@ def test_two_ingests_at_once_add_up_and_every_command_reads_the_lake(
     assert json.loads(capsys.readouterr().out)["counts"] == dict.fromkeys(PROMISES, 0)
     assert main(["whatif", lake, "--hz", "1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["check"]["rows"] == len(contents(local)["deliveries"])
+    assert main(["report", lake, str(tmp_path / "out"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["totals"]["rows"] == len(contents(local)["deliveries"])
     assert not list(Path().iterdir()), "nothing is on the local file system"
