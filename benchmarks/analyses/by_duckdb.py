@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same answers in the SQL of DuckDB: gold/audit_rules.py, gold/audit_ledger.py, report/tables.py, views.py."""
+"""The same answers in the SQL of DuckDB: gold/rules, report/tables.py, views.py."""
 
 from pathlib import Path
 from typing import Final

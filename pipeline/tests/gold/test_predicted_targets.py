@@ -3,8 +3,8 @@
 
 from typing import Any
 
-from ustreamer_pipeline.gold.gateway_audit import dead_letter_topic
 from ustreamer_pipeline.gold.predicted_targets import SLACK_NS, Endpoints, TopicSubscribers
+from ustreamer_pipeline.gold.rules.dead_letters import dead_letter_topic
 
 from ustreamer.core.egress import dead_letter
 

@@ -1,539 +1,194 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules that need a gateway's rows in order: subscriptions against targets, dead letters, and early expiry.
+"""The audit of one gateway: all rules in one pass over its rows in order.
 
-In: the rows of one gateway in order (run, received_ns, seq), and its small tables. Out: findings.
+In: rows of its small tables, and batches of its deliveries in order (run, received_ns, seq). Out: findings.
 
-A finding is a stretch of rows with one violation, and names the first of them. Rows are compared in columns; Python
-runs once for each topic, target and change of a subscription.
+Memory: a batch, the state of the rules, and the findings of a batch. A rule that found something suspicious may read
+the rows again (rules/run.py).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-from ustreamer_throttle.gate import DEFAULT_TOLERANCE
 
-from ustreamer_pipeline.gold.change_numbers import change_faults
-from ustreamer_pipeline.gold.predicted_targets import (
-    SLACK_NS,
-    Endpoints,
-    Ints,
-    Periods,
-    TopicSubscribers,
-)
-from ustreamer_pipeline.replay.gate_inputs import GateInputs
-from ustreamer_pipeline.replay.replay import GatewayReplay
+from ustreamer_pipeline.gold.predicted_targets import Endpoints
+from ustreamer_pipeline.gold.rules import PROMISES, RUN_RULES
+from ustreamer_pipeline.gold.rules.decisions import Decisions
+from ustreamer_pipeline.gold.rules.run import Finding, Row, RunRows, RunRule, RunTables, stretches
+from ustreamer_pipeline.recording.rows import DAY_US, day_text
+from ustreamer_pipeline.replay.gate_inputs import gate_inputs
 from ustreamer_pipeline.replay.rows import Dictionary, int_column
+from ustreamer_pipeline.schemas import COUNTERS, DEAD_LETTERS, GAPS, LEAPS, SEGMENTS, SUBSCRIPTIONS
 
-COLUMNS: Final = (
-    *("run", "seq", "id_msb", "id_lsb", "received_us", "received_ns", "arrived_ns", "settled_ns", "ttl_ms"),
-    *("delivery", "period_ns", "tuned_ns", "source", "sink", "subscriber", "ingress", "egress", "type"),
-    "verdict",
-    *("epoch", "size", "code"),
-)
-"""Columns that the rules read."""
+Read = Callable[[Sequence[str]], Iterable[pa.RecordBatch]]
+"""Reads these columns of the deliveries of a gateway, in order."""
 
-PROMISES: Final[Mapping[str, str]] = {
-    "subscribed": "every target of a publication has a subscription",
-    "limit": "every target has the limit that its subscribers asked for",
-    "starved": "every subscriber is a target of each message",
-    "once": "no target gets one message twice",
-    "lettered": "everything that expired or failed has a dead letter",
-    "early": "nothing expires before its ttl",
-    "segments": "no recording is missing between two of its run",
-    "changes": "every change of a subscription is there, or announced as missing",
-    "decided": "every limit passes the messages that a second gate passes",
-}
-"""The promise of each rule, by name."""
-
-MAX_HOLD_NS: Final = 60_000_000_000
-"""Rows of one message are together within its longest period, up to this one."""
-
-DRIFT_MS: Final = 50
-"""Maximum difference between the wall clock and the recorded one without an anchor (docs/recordings.md)."""
-
-CLOCK_STEP_NS: Final = 600_000_000_000
-"""Around a step of the wall clock, for this time, ages are not judged."""
+_TABLES: Final = tuple(table.name for table in (SUBSCRIPTIONS, DEAD_LETTERS, GAPS, SEGMENTS, COUNTERS, LEAPS))
+"""Fields of `RunTables` with the same names."""
 
 
-def dead_letter_topic(gateway: str) -> str:
-    """The topic of a gateway's dead letters."""
-    return f"up://{gateway}/4/1/8000"
+class Dates(NamedTuple):
+    """The dates of an audit, both inclusive; empty: no limit."""
+
+    since: str = ""
+    until: str = ""
+
+    def is_before(self, time_us: int | None) -> bool:
+        return bool(self.since) and time_us is not None and day_text(time_us // DAY_US) < self.since
+
+    def is_after(self, time_us: int) -> bool:
+        return bool(self.until) and day_text(time_us // DAY_US) > self.until
 
 
-def change_topics(gateway: str) -> frozenset[str]:
-    """The topics of a gateway that also reach entities without a subscription, which only listen on a network."""
-    return frozenset(f"up://{gateway}/0/{version}/8000" for version in (3, 4))
+ALL_DATES: Final = Dates()
 
 
-Rows = Mapping[str, npt.NDArray[Any]]
+def audit_gateway(
+    gateway: str,
+    events: Sequence[Row],
+    read: Read,
+    rules: Collection[str] = tuple(PROMISES),
+    dates: Dates = ALL_DATES,
+) -> Iterator[list[Finding]]:
+    """Findings of these rules about one gateway, in parts. `events` are rows of its small tables."""
+    audit = _GatewayAudit(gateway, events, rules, dates)
+    columns = audit.columns
+    for batch in read(columns) if columns else ():
+        yield audit.feed(batch)
+    yield audit.end()
+    if audit.columns_again:
+        for batch in read(audit.columns_again):
+            yield audit.feed_again(batch)
+        yield audit.end_again()
 
 
-class SmallTables(NamedTuple):
-    """Rows of the small tables of one gateway."""
+class _GatewayAudit:
+    """Audits one gateway: `feed` and `end`, then `feed_again` and `end_again` if there are columns to read again."""
 
-    subscriptions: Sequence[Mapping[str, Any]]
-    dead_letters: Sequence[Mapping[str, Any]]
-    gaps: Sequence[Mapping[str, Any]]
-    segments: Sequence[Mapping[str, Any]]
-    counters: Sequence[Mapping[str, Any]]
-    leaps: Sequence[Mapping[str, Any]]
-
-
-class _Example(NamedTuple):
-    """The first row of a stretch: its place, and the number of its rows."""
-
-    seq: int
-    time_us: int
-    arrived_ns: int
-    rows: int
-
-    def merge(self, other: "_Example") -> "_Example":
-        first, second = sorted((self, other), key=lambda each: each.seq)
-        return first._replace(
-            rows=first.rows + second.rows, arrived_ns=min(first.arrived_ns, second.arrived_ns)
-        )
-
-
-class _Target(NamedTuple):
-    egress: str | None
-    subscriber: str | None
-
-
-class _Stretch(NamedTuple):
-    """Rows of one topic and target with one limit, between the same changes of subscriptions."""
-
-    source: str
-    ingress: str
-    target: _Target
-    period_ns: int
-    first: int
-    last: int
-
-
-class _Reached(NamedTuple):
-    """Messages of one topic that reached the same targets, between the same changes of subscriptions."""
-
-    source: str
-    ingress: str
-    targets: frozenset[_Target]
-    first: int
-    last: int
-
-
-class GatewayAudit:
-    """Audits one gateway. Pass its batches in order, then call `finish` and read `findings`."""
-
-    def __init__(self, gateway: str, tables: SmallTables, inputs: GateInputs) -> None:
-        self.findings: list[dict[str, Any]] = []
+    def __init__(self, gateway: str, events: Sequence[Row], rules: Collection[str], dates: Dates) -> None:
         self._gateway = gateway
-        self._tables = tables
-        self._dictionary = Dictionary()
-        self._endpoints = Endpoints()
-        self._run: _RunAudit | None = None
-        self._gates = GatewayReplay([], inputs.tolerances, DEFAULT_TOLERANCE, inputs.losses, inputs.cut_off)
+        self._rules = frozenset(rules)
+        self._chosen = [rule for rule in RUN_RULES if not self._rules.isdisjoint(rule.PROMISES)]
+        self._tables = _by_run(events)
+        self._dates = dates
+        self._began_us = {
+            run: min(row["began_us"] for row in tables[SEGMENTS.name])
+            for run, tables in self._tables.items()
+            if tables[SEGMENTS.name]
+        }
+        self._inputs = gate_inputs(gateway, events, dates.since)
+        self._decisions: Decisions | None = None
+        if not self._rules.isdisjoint(Decisions.PROMISES):
+            self._decisions = Decisions(gateway, self._began_us, self._inputs)
+        self._dictionary, self._endpoints = Dictionary(), Endpoints()
+        self._run: tuple[int, list[RunRule]] | None = None
+        self._ended: set[int] = set()
+        self._again: dict[int, list[RunRule]] = {}
 
-    def feed(self, batch: pa.RecordBatch) -> None:
-        """Audit the next rows."""
-        self._gates.feed(batch)
+    @property
+    def columns(self) -> list[str]:
+        """Columns to read, each once."""
+        names = dict.fromkeys(chain.from_iterable(rule.COLUMNS for rule in self._chosen))
+        if self._decisions is not None:
+            names |= dict.fromkeys(Decisions.COLUMNS)
+        return list(dict.fromkeys(["run", *names])) if names else []
+
+    @property
+    def columns_again(self) -> list[str]:
+        """Columns to read once more; none after a pass without suspicion."""
+        rules = chain.from_iterable(self._again.values())
+        names = dict.fromkeys(chain.from_iterable(rule.COLUMNS for rule in rules))
+        return ["run", *names] if names else []
+
+    def feed(self, batch: pa.RecordBatch) -> list[Finding]:
+        """Check the next rows. Returns findings."""
+        if self._decisions is not None:
+            self._decisions.feed(batch)
+        found: list[Finding] = []
+        for run, rows in self._split_by_run(batch):
+            if self._run is None or self._run[0] != run:
+                found += self._end_run()
+                self._run = run, self._begin_run(run)
+            for rule in self._run[1]:
+                rule.feed(rows)
+                found += rule.take()
+        return self._of_rules(found)
+
+    def end(self) -> list[Finding]:
+        """The gateway has no more rows. Returns findings, among them those about runs without rows."""
+        found = self._end_run()
+        for run in sorted(self._tables.keys() - self._ended):
+            self._run = run, self._begin_run(run)
+            found += self._end_run()
+        if self._decisions is not None:
+            found += self._decisions.end()
+        return self._of_rules(found)
+
+    def feed_again(self, batch: pa.RecordBatch) -> list[Finding]:
+        found: list[Finding] = []
+        for run, rows in self._split_by_run(batch):
+            for rule in self._again.get(run, ()):
+                rule.feed_again(rows)
+                found += rule.take()
+        return self._of_rules(found)
+
+    def end_again(self) -> list[Finding]:
+        found: list[Finding] = []
+        for rule in chain.from_iterable(self._again.values()):
+            rule.end_again()
+            found += rule.take()
+        return self._of_rules(found)
+
+    def _split_by_run(self, batch: pa.RecordBatch) -> Iterator[tuple[int, RunRows]]:
         runs = int_column(batch, "run")
-        cuts = [0, *(np.flatnonzero(np.diff(runs)) + 1).tolist(), len(runs)]
-        for start, end in pairwise(cuts):
-            if start == end:
-                continue
-            run = int(runs[start])
-            if self._run is None or self._run.run != run:
-                self._end_run()
-                tables = _of_run(self._tables, run)
-                self._run = _RunAudit(self._gateway, run, tables, self._dictionary, self._endpoints)
-            self._run.feed(batch.slice(start, end - start))
+        for start, end in stretches(np.flatnonzero(np.diff(runs, prepend=-1)), len(runs)):
+            yield int(runs[start]), RunRows(batch.slice(start, end - start), self._dictionary)
 
-    def finish(self) -> None:
-        """The gateway has no more rows."""
-        self._end_run()
-        self._gates.finish()
-        self.findings += [*self._missing_segments(), *self._change_faults(), *self._other_decisions()]
-
-    def _other_decisions(self) -> Iterable[dict[str, Any]]:
-        """Verdicts of limits that a replay with the recorded settings does not give (replay/gate.py)."""
-        for run, delivery, time_ns, seq in self._gates.check.examples:
-            subject = f"the limit of delivery {delivery} at {time_ns} ns"
-            example = _Example(seq, self._began_us(run), 0, 1)
-            found = f"another one, {self._gates.check.differing} of this gateway"
-            yield _finding("decided", self._gateway, run, example, subject, "the verdict of a gate", found)
-
-    def _began_us(self, run: int) -> int:
-        return min((row["began_us"] for row in self._tables.segments if row["run"] == run), default=0)
-
-    def _change_faults(self) -> Iterable[dict[str, Any]]:
-        for run in sorted({row["run"] for row in self._tables.segments}):
-            tables = _of_run(self._tables, run)
-            for fault in change_faults(tables.segments, tables.subscriptions, tables.gaps):
-                example = _Example(-1, fault.time_us, 0, 1)
-                found = _finding(
-                    "changes", self._gateway, run, example, "subscriptions", fault.expected, fault.found
-                )
-                yield found | {"seq": None}
-
-    def _missing_segments(self) -> Iterable[dict[str, Any]]:
-        """A gateway deletes its oldest recordings first, so only the first ones of a run may be missing."""
-        found = {(row["run"], row["number"]): row for row in self._tables.segments}
-        for before, after in pairwise(sorted(found)):
-            if before[0] == after[0] and before[1] + 1 < after[1]:
-                row = found[after]
-                example = _Example(row["first_seq"], row["began_us"], 0, 1)
-                expected = f"numbers {before[1] + 1} to {after[1] - 1}"
-                yield _finding("segments", self._gateway, after[0], example, "recordings", expected, "none")
-
-    def _end_run(self) -> None:
-        if self._run is not None:
-            self.findings += self._run.finish()
-        self._run = None
-
-
-def _of_run(tables: SmallTables, run: int) -> SmallTables:
-    return SmallTables(*([row for row in rows if row["run"] == run] for rows in tables))
-
-
-class _RunAudit:
-    """One run: collects stretches while rows come in, and judges them at the end, when all endpoints are known."""
-
-    def __init__(
-        self, gateway: str, run: int, tables: SmallTables, dictionary: Dictionary, endpoints: Endpoints
-    ) -> None:
-        self.run = run
-        self._gateway = gateway
-        self._dictionary = dictionary
-        self._endpoints = endpoints
-        self._found: list[dict[str, Any]] = []
-        changes = sorted(tables.subscriptions, key=lambda row: row["number"])
-        # A change that is missing may have been any change: then the subscriptions are unknown.
-        is_complete = [row["number"] for row in changes] == list(range(len(changes)))
-        is_complete &= not any(change_faults(tables.segments, changes, tables.gaps))
-        is_complete &= not any(row["changes"] is None or row["changes"] for row in tables.gaps)
-        self._changes = changes if is_complete else None
-        numbers = sorted({row["number"] for row in tables.segments})
-        self._whole = not tables.gaps and numbers == list(range(len(numbers)))
-        stopped = any(row["end"] == "STOPPED" for row in tables.segments)
-        self._emptied = stopped and any(row["final"] and not row["queued"] for row in tables.counters)
-        self._letters = np.array(sorted({row["seq"] for row in tables.dead_letters}), dtype=np.int64)
-        self._leaps_ns = [row["time_ns"] for row in tables.leaps]
-        self._own_letters = dead_letter_topic(gateway)
-        self._broadcast = change_topics(gateway)
-        self._topics: dict[str, TopicSubscribers] = {}
-        self._multicast: dict[str, bool] = {}
-        self._stretches: dict[_Stretch, _Example] = {}
-        self._reached: dict[_Reached, _Example] = {}
-        self._last_delivered: dict[tuple[str, str, _Target], int] = {}
-        self._waiting: dict[str, npt.NDArray[Any]] | None = None
-        self._hold_ns = SLACK_NS
-        self._last_seq = -1
-
-    # --- in -------------------------------------------------------------------------------------------------
-
-    def feed(self, batch: pa.RecordBatch) -> None:
-        rows: dict[str, npt.NDArray[Any]] = {
-            name: int_column(batch, name, -1) for name in COLUMNS if name not in _TEXTS
-        }
-        rows |= {name: self._dictionary.codes(batch.column(name)) for name in _TEXTS}
-        self._last_seq = max(self._last_seq, int(rows["seq"].max()))
-        self._check_letters(rows)
-        self._check_expiry(rows)
-        self._learn_endpoints(rows)
-        published = rows["type"] == self._dictionary.number("PUBLISH")
-        # A message that was denied, expired or failed on arrival had no targets.
-        published &= (rows["delivery"] > 0) | (rows["verdict"] == self._dictionary.number("NO_SUBSCRIBER"))
-        published &= ~_from_disk(rows)
-        chosen = _take(rows, np.flatnonzero(published))
-        self._hold_ns = min(
-            max(self._hold_ns, int(chosen["period_ns"].max(initial=0)) + SLACK_NS), MAX_HOLD_NS
+    def _begin_run(self, run: int) -> list[RunRule]:
+        tables = RunTables(
+            self._gateway,
+            run,
+            **self._tables.get(run, {}),
+            settings={epoch: each for (of, epoch), each in self._inputs.tolerances.items() if of == run},
+            begins_earlier=self._dates.is_before(self._began_us.get(run)),
+            continues_later=self._may_continue(run),
+            dictionary=self._dictionary,
+            endpoints=self._endpoints,
         )
-        self._collect_stretches(chosen)
-        if self._waiting is not None:
-            chosen = {name: np.concatenate([self._waiting[name], chosen[name]]) for name in chosen}
-        border = int(rows["received_ns"][-1]) - self._hold_ns
-        self._waiting = self._collect_messages(chosen, border)
+        return [rule(tables) for rule in self._chosen]
 
-    def _text(self, code: Any) -> str:
-        text = self._dictionary.text(int(code))
-        assert text is not None
-        return text
+    def _may_continue(self, run: int) -> bool:
+        """Whether the run may have rows after the last date: it neither stopped, nor did the next one begin by then."""
+        stops = [row["time_us"] for row in self._tables.get(run, {}).get(COUNTERS.name, ()) if row["final"]]
+        ends = [*stops, *(time_us for other, time_us in self._began_us.items() if other > run)]
+        return bool(self._dates.until) and (not ends or self._dates.is_after(min(ends)))
 
-    def _subscribers(self, source: str) -> TopicSubscribers:
-        if source not in self._topics:
-            self._topics[source] = TopicSubscribers(source, self._changes or ())
-        return self._topics[source]
+    def _end_run(self) -> list[Finding]:
+        found: list[Finding] = []
+        if self._run is not None:
+            run, rules = self._run
+            for rule in rules:
+                rule.end()
+                found += rule.take()
+            self._ended.add(run)
+            again = [rule for rule in rules if rule.reads_again]
+            if again:
+                self._again[run] = again
+        self._run = None
+        return found
 
-    def _learn_endpoints(self, rows: Rows) -> None:
-        """A target shows its subscriber or sink behind its egress, an accepted message its source behind its ingress."""
-        number = self._dictionary.number
-        for name in ("subscriber", "sink"):
-            named = (rows["delivery"] > 0) & (rows[name] >= 0)
-            for egress, entity in _distinct(rows, named, "egress", name):
-                self._endpoints.add(self._text(entity), self._text(egress))
-        sent = (rows["type"] == number("PUBLISH")) | (rows["type"] == number("REQUEST"))
-        sent &= rows["verdict"] != number("DENIED")
-        for ingress, source in _distinct(rows, sent, "ingress", "source"):
-            self._endpoints.add(self._text(source), self._text(ingress))
-        topics = (rows["delivery"] > 0) & (rows["type"] == number("PUBLISH"))
-        for egress, subscriber in _distinct(rows, topics, "egress", "subscriber"):
-            self._multicast[self._text(egress)] = subscriber < 0
-
-    def _collect_stretches(self, rows: Rows) -> None:
-        number = self._dictionary.number("DELIVERED")
-        for source, here in _by_source(rows):
-            first, last = self._changes_around(source, here["arrived_ns"], here["received_ns"])
-            columns = [here[name] for name in ("ingress", "egress", "subscriber", "period_ns")]
-            key = np.stack([*columns, first, last]).astype(np.int64)
-            for at, example in _groups(key, here):
-                ingress, egress, subscriber, period_ns, from_change, to_change = key[:, at].tolist()
-                names = self._text(source), self._text(ingress), self._target(egress, subscriber)
-                stretch = _Stretch(*names, period_ns, from_change, to_change)
-                known = self._stretches.get(stretch)
-                self._stretches[stretch] = example if known is None else known.merge(example)
-            # Rows are in order: the last one of each target.
-            delivered = np.flatnonzero(here["verdict"] == number)[::-1]
-            _, last_of = np.unique(key[:3, delivered], axis=1, return_index=True)
-            for at in delivered[last_of].tolist():
-                ingress, egress, subscriber = key[:3, at].tolist()
-                place = self._text(source), self._text(ingress), self._target(egress, subscriber)
-                self._last_delivered[place] = int(here["arrived_ns"][at])
-
-    def _changes_around(self, source: int, from_ns: Ints, until_ns: Ints) -> tuple[Ints, Ints]:
-        """Least and greatest number of changes of the topic's subscriptions that may be in effect in these times."""
-        subscribers = self._subscribers(self._text(source))
-        first = np.searchsorted(subscribers.surely_ns, from_ns, side="right")
-        return first, np.searchsorted(subscribers.perhaps_ns, until_ns, side="right")
-
-    def _target(self, egress: int, subscriber: int) -> _Target:
-        return _Target(self._dictionary.text(egress), self._dictionary.text(subscriber))
-
-    def _collect_messages(self, rows: Rows, border_ns: int) -> dict[str, npt.NDArray[Any]]:
-        """Group rows by message. Returns the rows of messages that arrived after `border_ns`: more may follow."""
-        if not len(rows["seq"]):
-            return dict(rows)
-        order = np.lexsort((rows["seq"], rows["id_msb"], rows["id_lsb"], rows["ingress"], rows["source"]))
-        rows = _take(rows, order)
-        starts, number = _messages(rows)
-        ready = (np.minimum.reduceat(rows["arrived_ns"], starts) < border_ns)[number]
-        self._collect_reached(_take(rows, np.flatnonzero(ready)))
-        return _take(rows, np.flatnonzero(~ready))
-
-    def _collect_reached(self, rows: Rows) -> None:
-        """Rows of whole messages, in order of messages."""
-        if not len(rows["seq"]):
-            return
-        starts, number = _messages(rows)
-        key = np.stack([rows["egress"], rows["subscriber"]]).astype(np.int64)
-        distinct, place = np.unique(key, axis=1, return_inverse=True)
-        targets, place = [self._target(*each) for each in distinct.T.tolist()], place.reshape(-1)
-        self._check_once(rows, number, place, targets)
-        # Each target is a random number, and a set of targets is their sum.
-        weights = np.random.default_rng(0).integers(1, 1 << 62, len(targets), dtype=np.int64)
-        heads = _take(rows, starts) | {
-            "arrived_ns": np.minimum.reduceat(rows["arrived_ns"], starts),
-            "targets": np.add.reduceat(weights[place], starts),
-            "start": starts,
-            "end": np.append(starts[1:], len(place)),
-        }
-        for source, here in _by_source(heads):
-            first, last = self._changes_around(source, here["arrived_ns"], here["arrived_ns"])
-            columns = np.stack([here["ingress"], here["targets"], first, last]).astype(np.int64)
-            for at, example in _groups(columns, here):
-                reached = frozenset(targets[each] for each in place[here["start"][at] : here["end"][at]])
-                names = self._text(source), self._text(here["ingress"][at])
-                found = _Reached(*names, reached, int(first[at]), int(last[at]))
-                known = self._reached.get(found)
-                self._reached[found] = example if known is None else known.merge(example)
-
-    # --- rules on rows --------------------------------------------------------------------------------------
-
-    def _check_once(self, rows: Rows, message: Ints, target: Ints, targets: Sequence[_Target]) -> None:
-        """A message has one row for each target. A message that came in twice has two times of arrival."""
-        key = np.stack([message, target, rows["arrived_ns"]])
-        _, first, counts = np.unique(key, axis=1, return_index=True, return_counts=True)
-        for at in first[counts > 1].tolist():
-            subject = f"{self._text(rows['source'][at])} -> {targets[target[at]].egress}"
-            example = _Example(int(rows["seq"][at]), int(rows["received_us"][at]), 0, 1)
-            self._add("once", example, subject, "one row of a message for a target", "two")
-
-    def _check_letters(self, rows: Rows) -> None:
-        number = self._dictionary.number
-        failed = (rows["verdict"] == number("EXPIRED")) | (rows["verdict"] == number("DEAD_LETTERED"))
-        failed &= rows["source"] != number(self._own_letters)  # a dead letter has no dead letter
-        failed &= ~np.isin(rows["seq"], self._letters)
-        for at in np.flatnonzero(failed).tolist() if self._whole else ():
-            example = _Example(int(rows["seq"][at]), int(rows["received_us"][at]), 0, 1)
-            verdict = self._text(rows["verdict"][at])
-            self._add(
-                "lettered", example, self._text(rows["source"][at]), f"a dead letter of {verdict}", "none"
-            )
-
-    def _check_expiry(self, rows: Rows) -> None:
-        """A message expires at the earliest `ttl` after it was made; made in the future counts as made on arrival."""
-        expired = (rows["verdict"] == self._dictionary.number("EXPIRED")) & (rows["ttl_ms"] > 0)
-        late = np.flatnonzero(expired & ~_from_disk(rows))
-        if not len(late):
-            return
-        here = _take(rows, late)
-        arrived_ms = here["received_us"] // 1_000 - (here["received_ns"] - here["arrived_ns"]) // 1_000_000
-        made_ms = np.minimum(here["id_msb"].view(np.uint64) >> np.uint64(16), arrived_ms.astype(np.uint64))
-        settled_ms = arrived_ms + (here["settled_ns"] - here["arrived_ns"]) // 1_000_000
-        age_ms = settled_ms - made_ms.astype(np.int64)
-        early = age_ms + DRIFT_MS < here["ttl_ms"]
-        for leap_ns in self._leaps_ns:
-            early &= np.abs(here["settled_ns"] - leap_ns) > CLOCK_STEP_NS
-        for at in np.flatnonzero(early).tolist():
-            example = _Example(int(here["seq"][at]), int(here["received_us"][at]), 0, 1)
-            expected = f"not before its age is {here['ttl_ms'][at]} ms"
-            self._add(
-                "early", example, self._text(here["source"][at]), expected, f"expired at {age_ms[at]} ms"
-            )
-
-    # --- out ------------------------------------------------------------------------------------------------
-
-    def finish(self) -> list[dict[str, Any]]:
-        if self._waiting is not None:
-            self._collect_reached(self._waiting)
-        if not self._emptied:  # the last row may have lost its letter with the end of the file
-            self._found = [
-                each for each in self._found if each["rule"] != "lettered" or each["seq"] != self._last_seq
-            ]
-        if self._changes is not None:
-            for stretch, example in self._stretches.items():
-                self._judge_stretch(stretch, example)
-            for reached, example in self._reached.items():
-                self._judge_reached(reached, example)
-        return self._found
-
-    def _judge_stretch(self, stretch: _Stretch, example: _Example) -> None:
-        """A target needs a subscription that leads to it, with the period that was asked for there."""
-        egress, subscriber = stretch.target
-        if egress is None:
-            return  # a message without targets: `starved`
-        subject = f"{stretch.source} -> {egress}{'' if subscriber is None else f' {subscriber}'}"
-        allowed: set[int] = set()
-        for periods in self._subscribers(stretch.source).between(stretch.first, stretch.last):
-            allowed |= self._periods_of_target(periods, stretch.target)
-        if subscriber is None and stretch.source in self._broadcast:
-            allowed.add(0)
-        if not allowed:
-            self._add("subscribed", example, subject, "a subscription", f"none, {example.rows} messages")
-        elif stretch.period_ns not in allowed:
-            expected = " or ".join(f"{each} ns" for each in sorted(allowed))
-            self._add("limit", example, subject, f"period {expected}", f"{stretch.period_ns} ns")
-
-    def _periods_of_target(self, periods: Periods, target: _Target) -> set[int]:
-        """Periods that the target may have, by these subscriptions; none without a subscription."""
-        if target.subscriber is not None:
-            return {periods[target.subscriber]} if target.subscriber in periods else set()
-        surely = [each for name, each in periods.items() if self._endpoints.find(name) == target.egress]
-        perhaps = [each for name, each in periods.items() if self._endpoints.find(name) is None]
-        known = {min(surely)} if surely else set()
-        return known | {each for each in perhaps if not surely or each < min(surely)}
-
-    def _judge_reached(self, reached: _Reached, example: _Example) -> None:
-        """Every subscriber behind another endpoint is reached, by the targets before or after a close change."""
-        if not self._whole:
-            return
-        missing: list[set[_Target]] = []
-        for periods in self._subscribers(reached.source).between(reached.first, reached.last):
-            predicted = {self._target_of(name, reached.ingress) for name in periods} - {None}
-            missing.append({each for each in predicted if each is not None} - reached.targets)
-        if not all(missing):
-            return
-        for target in sorted(set.intersection(*missing), key=str):
-            place = reached.source, reached.ingress, target
-            without_targets = reached.targets == {_Target(None, None)}
-            queued = not self._emptied and example.arrived_ns >= self._last_delivered.get(place, 0)
-            if queued and not without_targets:
-                continue  # still in the queue at the end
-            subject = f"{reached.source} -> {target.egress}"
-            subject += "" if target.subscriber is None else f" {target.subscriber}"
-            found = "no subscriber" if without_targets else "other targets only"
-            self._add(
-                "starved", example, subject, "a row for this subscriber", f"{found}, {example.rows} messages"
-            )
-
-    def _target_of(self, subscriber: str, ingress: str) -> _Target | None:
-        """The target of a subscriber; None if its endpoint is unknown, or is the ingress."""
-        endpoint = self._endpoints.find(subscriber)
-        if endpoint is None or endpoint == ingress or endpoint not in self._multicast:
-            return None
-        return _Target(endpoint, None if self._multicast[endpoint] else subscriber)
-
-    def _add(self, rule: str, example: _Example, subject: str, expected: str, found: str) -> None:
-        self._found.append(_finding(rule, self._gateway, self.run, example, subject, expected, found))
+    def _of_rules(self, found: Iterable[Finding]) -> list[Finding]:
+        return [each for each in found if each["rule"] in self._rules]
 
 
-def _finding(
-    rule: str, gateway: str, run: int, example: _Example, subject: str, expected: str, found: str
-) -> dict[str, Any]:
-    return {
-        "rule": rule,
-        "gateway": gateway,
-        "run": run,
-        "seq": example.seq,
-        "time_us": example.time_us,
-        "subject": subject,
-        "expected": expected,
-        "found": found,
-    }
-
-
-_TEXTS: Final = ("source", "sink", "subscriber", "ingress", "egress", "type", "verdict")
-
-
-def _from_disk(rows: Rows) -> npt.NDArray[np.bool_]:
-    """Messages that an earlier run accepted and kept: their targets never got a limit, or the lack of one."""
-    kept: npt.NDArray[np.bool_] = (rows["delivery"] > 0) & (rows["tuned_ns"] == 0)
-    return kept
-
-
-def _take(rows: Rows, where: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
-    return {name: column[where] for name, column in rows.items()}
-
-
-def _messages(rows: Rows) -> tuple[Ints, Ints]:
-    """Start of each message, and the message of each row. Rows of a message are together."""
-    new = np.ones(len(rows["seq"]), dtype=np.bool_)
-    new[1:] = False
-    for name in ("id_msb", "id_lsb", "ingress", "source"):
-        new[1:] |= rows[name][1:] != rows[name][:-1]
-    return np.flatnonzero(new), np.cumsum(new) - 1
-
-
-def _by_source(rows: Rows) -> Iterable[tuple[int, dict[str, npt.NDArray[Any]]]]:
-    """The rows of each source, in their order."""
-    order = np.argsort(rows["source"], kind="stable")
-    sources, starts = np.unique(rows["source"][order], return_index=True)
-    for source, (start, end) in zip(sources.tolist(), pairwise([*starts, len(order)]), strict=True):
-        yield source, _take(rows, order[start:end])
-
-
-def _distinct(rows: Rows, where: npt.NDArray[np.bool_], *names: str) -> Iterable[list[int]]:
-    """Distinct values of these columns in the chosen rows."""
-    if not where.any():
-        return []
-    values = np.stack([rows[name][where] for name in names]).astype(np.int64)
-    found: list[list[int]] = np.unique(values, axis=1).T.tolist()
+def _by_run(events: Iterable[Row]) -> dict[int, dict[str, list[Row]]]:
+    """Rows of the tables of `RunTables`, by run and table."""
+    found: dict[int, dict[str, list[Row]]] = {}
+    for row in events:
+        if row["table"] in _TABLES:
+            run = found.setdefault(row["run"], {name: [] for name in _TABLES})
+            run[row["table"]].append(row)
     return found
-
-
-def _groups(key: Ints, rows: Rows) -> Iterable[tuple[int, _Example]]:
-    """Rows with equal columns of `key`: the position of the first by seq, and the example of the group."""
-    if not key.shape[1]:
-        return
-    order = np.lexsort((rows["seq"], *key))
-    ordered = key[:, order]
-    new = np.ones(len(order), dtype=np.bool_)
-    new[1:] = (ordered[:, 1:] != ordered[:, :-1]).any(axis=0)
-    starts = np.flatnonzero(new)
-    counts = np.diff(starts, append=len(order))
-    arrived = np.minimum.reduceat(rows["arrived_ns"][order], starts)
-    for start, count, first in zip(starts.tolist(), counts.tolist(), arrived.tolist(), strict=True):
-        at = int(order[start])
-        yield at, _Example(int(rows["seq"][at]), int(rows["received_us"][at]), first, count)

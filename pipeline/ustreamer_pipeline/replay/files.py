@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 BATCH_ROWS: Final = 1 << 18
+_ENCODED: Final = frozenset((*TEXTS, "sink"))
 
 
 def read_gateway(
@@ -79,7 +80,7 @@ def _open_parquet(uri: str, columns: Sequence[str]) -> Iterator[pq.ParquetFile]:
     system, path = filesystem_of(uri)
     try:
         with system.open_input_file(path) as source:
-            yield pq.ParquetFile(source, read_dictionary=[name for name in columns if name in TEXTS])
+            yield pq.ParquetFile(source, read_dictionary=[name for name in columns if name in _ENCODED])
     except (OSError, pa.ArrowException) as error:
         raise DamagedError(f"{uri}: {error}") from error
 

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules on dead letters: `letters` and `lettered`."""
+
+from typing import ClassVar
+
+import numpy as np
+
+from ustreamer_pipeline.gold.rules.run import TARGET, Finding, RunRows, RunRule, RunTables
+from ustreamer_pipeline.replay.rows import Ints
+
+
+def dead_letter_topic(gateway: str) -> str:
+    """The topic of a gateway's dead letters."""
+    return f"up://{gateway}/4/1/8000"
+
+
+def _lettered_rows(run: RunTables) -> Ints:
+    """Numbers of the rows with a dead letter, in order."""
+    return np.array(sorted({row["seq"] for row in run.dead_letters}), dtype=np.int64)
+
+
+class Letters(RunRule):
+    """A dead letter stands for an expired or failed message, never for a throttled one."""
+
+    PROMISES: ClassVar = {"letters": "dead letters only of what expired or failed"}
+    COLUMNS = ("seq", "received_us", "verdict", *TARGET)
+
+    def __init__(self, run: RunTables) -> None:
+        super().__init__(run)
+        self._letters = _lettered_rows(run)
+
+    def feed(self, rows: RunRows) -> None:
+        if not len(self._letters):
+            return
+        at = np.flatnonzero(~rows.is_verdict("EXPIRED", "DEAD_LETTERED"))
+        for row in at[np.isin(rows["seq"][at], self._letters)].tolist():
+            expected, found = (
+                "dead letters of EXPIRED or DEAD_LETTERED",
+                f"one of {rows.text('verdict', row)}",
+            )
+            self._add_row(rows, row, rows.target(row), expected, found)
+
+
+class Lettered(RunRule):
+    """Each expired or failed message has a dead letter, except a dead letter itself.
+
+    A run with missing rows may lack letters too. In a run without a regular stop the last row may have lost its letter
+    with the end of the file.
+    """
+
+    PROMISES: ClassVar = {"lettered": "everything that expired or failed has a dead letter"}
+    COLUMNS = ("seq", "received_us", "verdict", "source")
+
+    def __init__(self, run: RunTables) -> None:
+        super().__init__(run)
+        self._letters = _lettered_rows(run)
+        self._is_whole = run.is_whole
+        self._last_seq = -1
+        self._of_last: list[Finding] = []
+
+    def feed(self, rows: RunRows) -> None:
+        if not self._is_whole:
+            return
+        failed = rows.is_verdict("EXPIRED", "DEAD_LETTERED")
+        failed &= rows["source"] != rows.number(dead_letter_topic(self.run.gateway))
+        at = np.flatnonzero(failed)
+        for row in at[~np.isin(rows["seq"][at], self._letters)].tolist():
+            verdict = rows.text("verdict", row)
+            self._add_row(rows, row, rows.text("source", row), f"a dead letter of {verdict}", "none")
+        self._last_seq = max(self._last_seq, int(rows["seq"].max(initial=-1)))
+
+    def take(self) -> list[Finding]:
+        """The findings since the last call, except one about the last row so far."""
+        found = [*self._of_last, *super().take()]
+        self._of_last = [each for each in found if each["seq"] == self._last_seq]
+        return [each for each in found if each["seq"] != self._last_seq]
+
+    def end(self) -> None:
+        if self.run.is_emptied:
+            self._last_seq = -1
+        else:
+            self.take()
