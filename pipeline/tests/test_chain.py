@@ -21,7 +21,11 @@ from tests.real_runs import settled_rows
 from ustreamer_pipeline.cli import main
 from ustreamer_pipeline.gold.audit import PROMISES
 from ustreamer_pipeline.gold.gateway_audit import audit_gateway
-from ustreamer_pipeline.gold.rules import Changes, Decisions, Early, Lettered, Segments, Targets
+from ustreamer_pipeline.gold.rules.dead_letters import Lettered
+from ustreamer_pipeline.gold.rules.decisions import Decisions
+from ustreamer_pipeline.gold.rules.expiry import Early
+from ustreamer_pipeline.gold.rules.numbers import Changes, Segments
+from ustreamer_pipeline.gold.rules.targets import Targets
 from ustreamer_pipeline.replay.files import read_gateway
 from ustreamer_pipeline.schemas import COUNTERS, DELIVERIES, VERDICTS
 

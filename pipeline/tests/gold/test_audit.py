@@ -15,7 +15,11 @@ from tests.sample_lakes import list_lake
 from ustreamer_pipeline import schemas
 from ustreamer_pipeline.cli import main
 from ustreamer_pipeline.gold.audit import PROMISES, AuditResult, audit, load
-from ustreamer_pipeline.gold.rules import Changes, Decisions, Early, Lettered, Segments, Targets
+from ustreamer_pipeline.gold.rules.dead_letters import Lettered
+from ustreamer_pipeline.gold.rules.decisions import Decisions
+from ustreamer_pipeline.gold.rules.expiry import Early
+from ustreamer_pipeline.gold.rules.numbers import Changes, Segments
+from ustreamer_pipeline.gold.rules.targets import Targets
 from ustreamer_pipeline.schemas import UNKNOWN_GATEWAY, Table
 
 MS = 1_000_000

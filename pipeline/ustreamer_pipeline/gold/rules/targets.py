@@ -305,6 +305,8 @@ class Targets(RunRule):
 
 def _known_changes(run: RunTables) -> Sequence[Row] | None:
     """The changes of subscriptions in order. None after a missing change, which may have been any change."""
+    if not run.segments:
+        return None
     changes = sorted(run.subscriptions, key=lambda row: row["number"])
     is_complete = [row["number"] for row in changes] == list(range(len(changes)))
     is_complete &= not any(change_faults(run.segments, changes, run.gaps))

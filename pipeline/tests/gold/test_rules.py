@@ -1,0 +1,333 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules against their definitions, which compare each row with each other one, for any rows split into any batches."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from math import floor
+from typing import Any, Final
+
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ustreamer_pipeline.gold.gateway_audit import ALL_DATES, Dates, audit_gateway
+from ustreamer_pipeline.gold.rules import PROMISES
+from ustreamer_pipeline.recording.rows import DAY_US
+from ustreamer_pipeline.schemas import DELIVERIES, TYPES, VERDICTS
+
+Row = dict[str, Any]
+Finding = tuple[Any, ...]
+
+GATEWAY: Final = "hpc.vin1"
+SCHEMA: Final = pa.schema([field.with_nullable(True) for field in DELIVERIES.arrow_schema()])
+STEP_US: Final = 1_000_000
+TOLERANCES: Final = (0.0, 0.1)
+"""Of the configurations 0 and 1."""
+PASSED: Final = ("DELIVERED", "EXPIRED", "DEAD_LETTERED")
+
+CASES: Final = settings(max_examples=200, deadline=None)
+
+VERDICT: Final = st.sampled_from([0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5])
+"""Most are delivered: rules compare these with each other."""
+
+
+@st.composite
+def rows_in_order(draw: st.DrawFn, most: int = 30) -> list[Row]:
+    """Rows of two runs with few different values, so that many are equal in some."""
+    small, few = st.integers(0, 20), st.integers(0, 1)
+    made = draw(st.lists(st.tuples(few, small, small, few, few, few, few, VERDICT, few), max_size=most))
+    rows = [_row(*each) for each in made]
+    return sorted(rows, key=lambda row: (row["run"], row["received_ns"], row["seq"]))
+
+
+def _row(
+    run: int,
+    at: int,
+    seq: int,
+    delivery: int,
+    period: int,
+    tuned: int,
+    epoch: int,
+    verdict: int,
+    subscriber: int,
+) -> Row:
+    row: Row = dict.fromkeys(DELIVERIES.names)
+    return row | {
+        "run": run,
+        "seq": seq,
+        "received_ns": at,
+        "arrived_ns": at,
+        "settled_ns": at,
+        "priority": 1,
+        "received_us": at * STEP_US,
+        "delivery": delivery,
+        "tuned_ns": tuned,
+        "epoch": epoch,
+        "size": 1,
+        "period_ns": 5 * period + 2,
+        "verdict": VERDICTS[verdict],
+        "type": "PUBLISH",
+        "held": False,
+        "source": "//a/1/1/8001",
+        "ingress": "a",
+        "egress": "b",
+        "id_msb": at,
+        "id_lsb": seq,
+        "subscriber": "//b/1/1/0" if subscriber else None,
+    }
+
+
+cuts = st.one_of(st.just(list(range(30))), st.lists(st.integers(0, 30), max_size=6))
+
+
+def found_by(
+    rule: str, rows: Sequence[Row], at: Sequence[int], events: Sequence[Row] = (), dates: Dates = ALL_DATES
+) -> list[Finding]:
+    """Findings of a rule about rows that are split into batches at these places."""
+    places = [0, *sorted(each for each in at if each < len(rows)), len(rows)]
+    batches = [
+        pa.RecordBatch.from_pylist(list(rows[start:end]), schema=SCHEMA) for start, end in pairwise(places)
+    ]
+    found = audit_gateway(
+        GATEWAY, events, lambda names: [each.select(names) for each in batches], [rule], dates
+    )
+    names = ("run", "seq", "time_us", "subject", "expected", "found")
+    return sorted(tuple(each[name] for name in names) for some in found for each in some)
+
+
+def target_of(row: Row) -> str:
+    return " ".join(each for each in (row["source"], "->", row["egress"], row["subscriber"]) if each)
+
+
+# --- rate ---------------------------------------------------------------------------------------------------------
+
+
+def configurations() -> list[Row]:
+    return [
+        {
+            "table": "epochs",
+            "run": run,
+            "epoch": epoch,
+            "settings": f'{{"throttle": {{"tolerance": {each}}}}}',
+        }
+        for run in (0, 1)
+        for epoch, each in enumerate(TOLERANCES)
+    ]
+
+
+def too_fast(rows: Sequence[Row]) -> Iterator[Finding]:
+    """Each message that ends a window with too many messages, with the strictest window before it."""
+    limits: dict[Any, list[Row]] = {}
+    for row in rows:
+        if row["verdict"] in PASSED and row["delivery"]:
+            key = (*(row[name] for name in ("run", "delivery", "period_ns", "tuned_ns", "epoch")),)
+            limits.setdefault(key, []).append(row)
+    for (run, _, period, _, epoch), same in limits.items():
+        tolerance = TOLERANCES[epoch]
+        slack = period + floor(tolerance * period) if tolerance else 0
+        for last, row in enumerate(same):
+            lacks = [
+                (period * (first - last) + row["received_ns"] - same[first]["received_ns"], first)
+                for first in range(last + 1)
+            ]
+            lack, first = min(lacks)
+            if lack < -slack:
+                count, window = last - first + 1, row["received_ns"] - same[first]["received_ns"]
+                least = (count - 1) * period - slack
+                expected = f"{count} messages in at least {least} ns (period {period} ns)"
+                yield run, row["seq"], row["received_us"], target_of(row), expected, f"{window} ns"
+
+
+@CASES
+@given(rows_in_order(), cuts)
+def test_a_rate_is_too_high_if_any_window_has_too_many_messages(rows: list[Row], at: list[int]) -> None:
+    assert found_by("rate", rows, at, configurations()) == sorted(too_fast(rows))
+
+
+# --- order --------------------------------------------------------------------------------------------------------
+
+
+def overtaken(rows: Sequence[Row]) -> Iterator[Finding]:
+    """Each delivered message with a later one of its stream in front of it."""
+    delivered = [row for row in rows if row["verdict"] == "DELIVERED"]
+    for row in delivered:
+        before = [
+            (other["received_ns"], other["seq"])
+            for other in delivered
+            if other["seq"] < row["seq"]
+            and (other["run"], other["subscriber"]) == (row["run"], row["subscriber"])
+        ]
+        latest_ns, seq = max(before, default=(0, 0))
+        if latest_ns > row["received_ns"]:
+            expected = f"before seq {seq}, which came {latest_ns - row['received_ns']} ns later"
+            place = row["run"], row["seq"], row["received_us"]
+            yield *place, target_of(row), expected, "delivered after it"
+
+
+@CASES
+@given(rows_in_order(), cuts)
+def test_a_message_is_overtaken_if_a_later_one_has_a_smaller_number(rows: list[Row], at: list[int]) -> None:
+    assert found_by("order", rows, at) == sorted(overtaken(rows))
+
+
+# --- sequence -----------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def announcements(draw: st.DrawFn) -> list[Row]:
+    """Gaps and recordings of both runs. Recordings follow one another; some are missing."""
+    events: list[Row] = []
+    for run in (0, 1):
+        first = 0
+        for number in range(draw(st.integers(0, 4))):
+            rows = draw(st.integers(0, 8))
+            if draw(st.booleans()):
+                events.append(
+                    {
+                        "table": "segments",
+                        "run": run,
+                        "number": number,
+                        "first_seq": first,
+                        "next_seq": first + rows,
+                        "began_us": number,
+                        "began_ns": 0,
+                        "end": None,
+                    }
+                )
+            first += rows + draw(st.integers(0, 1))  # a recording may begin later than the one before ended
+        for first, rows in draw(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 4)), max_size=3)):
+            gap = {"from_ns": 0, "until_ns": 0, "first_seq": first, "rows": rows}
+            events.append({"table": "gaps", "run": run, **gap})
+    return events
+
+
+def numbers_amiss(rows: Sequence[Row], events: Sequence[Row]) -> Iterator[Finding]:
+    for run in {row["run"] for row in (*rows, *events)}:
+        segments = [row for row in events if (row["table"], row["run"]) == ("segments", run)]
+        announced = [row for row in events if (row["table"], row["run"]) == ("gaps", run)]
+        known = Counter[int]()
+        for row in announced:
+            known[row["first_seq"]] += row["rows"]
+        number = next_seq = 0
+        for row in segments:
+            if row["number"] > number:
+                known[next_seq] += row["first_seq"] - next_seq
+            number, next_seq = row["number"] + 1, row["next_seq"]
+        there = {row["seq"]: row["received_us"] for row in reversed(rows) if row["run"] == run}
+        end = {next_seq: max(row["began_us"] for row in segments)} if segments else {}
+        before = -1
+        for seq, time_us in sorted((end | there).items()):
+            missing = seq - before - 1
+            announced_rows = sum(known[first] for first in range(before + 1, seq))
+            if missing > announced_rows and (seq in there or seq > max(there, default=-1)):
+                expected = f"rows {before + 1} to {seq - 1}, or a gap that says so"
+                found = f"{missing} rows missing, {announced_rows} of them announced"
+                yield run, seq, time_us, "rows of the run", expected, found
+            before = seq if seq in there else before
+        yield from _twice(run, [row for row in rows if row["run"] == run])
+
+
+def _twice(run: int, rows: Sequence[Row]) -> Iterator[Finding]:
+    seen: set[int] = set()
+    named: set[tuple[int, int]] = set()
+    for row in rows:
+        place = row["seq"], row["received_us"]
+        if row["seq"] in seen and place not in named:
+            named.add(place)
+            yield run, *place, "rows of the run", "each seq once", "twice"
+        seen.add(row["seq"])
+
+
+@CASES
+@given(rows_in_order(), cuts, announcements())
+def test_each_number_is_there_once_or_announced(rows: list[Row], at: list[int], events: list[Row]) -> None:
+    assert set(found_by("sequence", rows, at, events)) == set(numbers_amiss(rows, events))
+
+
+def stored(row: Row, day: int) -> Row:
+    return row | {"received_us": day * DAY_US + row["received_us"]}
+
+
+def test_a_run_with_rows_of_other_dates_is_judged_between_its_rows() -> None:
+    """A run from day 1 to day 3 with numbers 0 to 8, of which 4 is missing. Each day has three of them."""
+    rows = [stored(_row(0, seq, seq, 1, 0, 0, 0, 0, 0), 1 + seq // 3) for seq in range(9) if seq != 4]
+    segment = {
+        "number": 0,
+        "first_seq": 0,
+        "next_seq": 9,
+        "began_us": DAY_US,
+        "began_ns": 0,
+        "end": "STOPPED",
+    }
+    counts = dict.fromkeys((verdict.lower() for verdict in VERDICTS), 0)
+    final = {"final": True, "time_us": 3 * DAY_US, "received": 9, "queued": 0, **counts, "delivered": 9}
+    events = [{"table": "segments", "run": 0, **segment}, {"table": "counters", "run": 0, **final}]
+    days = ["1970-01-02", "1970-01-03", "1970-01-04"]
+    for since in range(3):
+        for until in range(since, 3):
+            read = [row for row in rows if since < row["received_us"] // DAY_US <= until + 1]
+            dates = Dates(days[since], days[until])
+            missing = [each[1] for each in found_by("sequence", read, [], events, dates)]
+            assert missing == (
+                [5] if since <= 1 <= until and (since, until) != (1, 1) else [5] * (since == 1)
+            )
+            is_whole = (since, until) == (0, 2)  # then the missing row is missing in the ledger too
+            assert len(found_by("ledger", read, [], events, dates)) == is_whole
+
+
+# --- answers ------------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def calls(draw: st.DrawFn) -> list[Row]:
+    rows: list[Row] = []
+    few = st.integers(0, 3)
+    for at, (kind, verdict, id_lsb, request) in enumerate(
+        draw(st.lists(st.tuples(st.integers(1, 2), st.integers(0, 5), few, few), max_size=20))
+    ):
+        row = _row(0, at, at, 1, 0, 0, 0, verdict, 0) | {
+            "type": TYPES[kind],
+            "id_msb": 7,
+            "sink": "//b/1/1/1",
+        }
+        answered = {"request_msb": 7, "request_lsb": request} if kind == 2 else {}
+        rows.append(row | {"id_lsb": id_lsb} | answered)
+    return rows
+
+
+@CASES
+@given(calls(), cuts, st.booleans())
+def test_a_failed_request_has_one_answer(rows: list[Row], at: list[int], is_stopped: bool) -> None:
+    segment = {"number": 0, "first_seq": 0, "next_seq": len(rows), "began_us": 0, "began_ns": 0}
+    events = [{"table": "segments", "run": 0, **segment, "end": "STOPPED" if is_stopped else None}]
+    expected = []
+    for row in rows:
+        if row["type"] != "REQUEST":
+            continue
+        given = {
+            other["id_lsb"]
+            for other in rows
+            if other["type"] == "RESPONSE"
+            and other["verdict"] != "DENIED"
+            and other["request_lsb"] == row["id_lsb"]
+        }
+        is_delivered = row["verdict"] == "DELIVERED"
+        if len(given) > 1 or (not given and not is_delivered and is_stopped):
+            promise = "at most one Response" if is_delivered else "one Response"
+            found = f"{len(given)}, to a request that was {row['verdict']}"
+            place = 0, row["seq"], row["received_us"]
+            expected.append((*place, "request to //b/1/1/1", promise, found))
+    assert found_by("answers", rows, at, events) == sorted(expected)
+
+
+# --- all ----------------------------------------------------------------------------------------------------------
+
+
+@CASES
+@given(rows_in_order(), cuts, st.sampled_from(sorted(PROMISES)))
+def test_batches_make_no_difference(rows: list[Row], at: list[int], rule: str) -> None:
+    if rule == "sequence":  # of two rows with one number, either is the second
+        rows = [
+            row for place, row in enumerate(rows) if row["seq"] not in {each["seq"] for each in rows[:place]}
+        ]
+    assert found_by(rule, rows, at, configurations()) == found_by(rule, rows, [], configurations())
