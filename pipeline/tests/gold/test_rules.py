@@ -7,11 +7,13 @@ from itertools import pairwise
 from math import floor
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ustreamer_pipeline.gold.gateway_audit import ALL_DATES, Dates, audit_gateway
 from ustreamer_pipeline.gold.rules import PROMISES
+from ustreamer_pipeline.groups import Groups
 from ustreamer_pipeline.recording.rows import DAY_US
 from ustreamer_pipeline.schemas import DELIVERIES, TYPES, VERDICTS
 
@@ -29,6 +31,8 @@ CASES: Final = settings(max_examples=200, deadline=None)
 
 VERDICT: Final = st.sampled_from([0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5])
 """Most are delivered: rules compare these with each other."""
+
+LARGE: Final = st.sampled_from([-(1 << 63), -5, -1, 0, 1, 1 << 31, (1 << 63) - 1])
 
 
 @st.composite
@@ -331,3 +335,17 @@ def test_batches_make_no_difference(rows: list[Row], at: list[int], rule: str) -
             row for place, row in enumerate(rows) if row["seq"] not in {each["seq"] for each in rows[:place]}
         ]
     assert found_by(rule, rows, at, configurations()) == found_by(rule, rows, [], configurations())
+
+
+@CASES
+@given(st.lists(st.tuples(st.integers(-1, 2), LARGE, st.integers(-1, 2)), max_size=20), cuts)
+def test_equal_combinations_have_one_number_in_all_batches(
+    rows: list[tuple[int, ...]], at: list[int]
+) -> None:
+    groups, numbers = Groups(), []
+    places = [0, *sorted(each for each in at if each < len(rows)), len(rows)]
+    for start, end in pairwise(places):
+        columns = np.array(rows[start:end], dtype=np.int64).reshape(-1, 3).T
+        numbers += groups.numbers(list(columns)).tolist()
+    assert [list(groups.combinations)[number] for number in numbers] == rows
+    assert len(groups) == len(set(rows))

@@ -17,7 +17,8 @@ import pyarrow as pa
 from ustreamer_pipeline.gold.predicted_targets import Endpoints
 from ustreamer_pipeline.gold.rules import PROMISES, RUN_RULES
 from ustreamer_pipeline.gold.rules.decisions import Decisions
-from ustreamer_pipeline.gold.rules.run import Finding, Row, RunRows, RunRule, RunTables, stretches
+from ustreamer_pipeline.gold.rules.run import Finding, Row, RunRows, RunRule, RunTables
+from ustreamer_pipeline.groups import stretches
 from ustreamer_pipeline.recording.rows import DAY_US, day_text
 from ustreamer_pipeline.replay.gate_inputs import gate_inputs
 from ustreamer_pipeline.replay.rows import Dictionary, int_column

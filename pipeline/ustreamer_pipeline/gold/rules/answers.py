@@ -6,7 +6,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from ustreamer_pipeline.gold.rules.run import RunRows, RunRule, RunTables, starts_of_equal
+from ustreamer_pipeline.gold.rules.run import RunRows, RunRule, RunTables
+from ustreamer_pipeline.groups import starts_of_equal
 from ustreamer_pipeline.replay.rows import Ints
 
 MessageId = tuple[int, int]

@@ -7,7 +7,8 @@ from typing import ClassVar
 import numpy as np
 
 from ustreamer_pipeline.gold.change_numbers import change_faults
-from ustreamer_pipeline.gold.rules.run import Mask, RunRows, RunRule, RunTables, starts_of_equal
+from ustreamer_pipeline.gold.rules.run import Mask, RunRows, RunRule, RunTables
+from ustreamer_pipeline.groups import starts_of_equal
 from ustreamer_pipeline.replay.rows import Ints
 
 _SUBJECT = "rows of the run"

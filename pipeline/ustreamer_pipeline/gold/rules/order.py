@@ -5,15 +5,8 @@ from typing import ClassVar, Final, NamedTuple
 
 import numpy as np
 
-from ustreamer_pipeline.gold.rules.run import (
-    Groups,
-    RunRows,
-    RunRule,
-    RunTables,
-    stable_order,
-    starts_of_equal,
-    stretches,
-)
+from ustreamer_pipeline.gold.rules.run import RunRows, RunRule, RunTables
+from ustreamer_pipeline.groups import Groups, stable_order, starts_of_equal, stretches
 from ustreamer_pipeline.replay.rows import Ints
 
 _STREAM: Final = ("ingress", "source", "sink", "priority", "egress", "subscriber")

@@ -8,16 +8,8 @@ import numpy as np
 import numpy.typing as npt
 from ustreamer_throttle.gate import DEFAULT_TOLERANCE, MAX_TOLERANCE
 
-from ustreamer_pipeline.gold.rules.run import (
-    TARGET,
-    Mask,
-    RunRows,
-    RunRule,
-    RunTables,
-    stable_order,
-    starts_of_equal,
-    stretches,
-)
+from ustreamer_pipeline.gold.rules.run import TARGET, Mask, RunRows, RunRule, RunTables
+from ustreamer_pipeline.groups import stable_order, starts_of_equal, stretches
 from ustreamer_pipeline.replay.rows import Ints
 from ustreamer_pipeline.replay.target_replay import ThrottleSettings
 

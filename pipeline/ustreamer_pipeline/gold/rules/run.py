@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a rule of the audit gets of one run: its rows in order, batch by batch, and its rows of the small tables."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -11,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ustreamer_pipeline.gold.predicted_targets import Endpoints
-from ustreamer_pipeline.replay.rows import TEXTS, Dictionary, Ints, int_column
+from ustreamer_pipeline.replay.rows import TEXTS, Dictionary, int_column
 from ustreamer_pipeline.replay.target_replay import ThrottleSettings
 
 Finding = dict[str, Any]
@@ -165,78 +164,5 @@ class RunRule:
         self._add(rule, seq, time_us, subject, expected, found)
 
 
-# --- groups ---------------------------------------------------------------------------------------------------------
-
-
 def take_rows(rows: Columns, where: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
     return {name: column[where] for name, column in rows.items()}
-
-
-def stable_order(numbers: Ints) -> Ints:
-    """Permutation that sorts non-negative numbers; equal ones stay in their order."""
-    # Two bytes are sorted by radix, 10 ns per row; eight bytes take 60 ns.
-    is_narrow = len(numbers) and int(numbers.max()) < 1 << 16
-    order: Ints = np.argsort(numbers.astype(np.uint16) if is_narrow else numbers, kind="stable")
-    return order
-
-
-def starts_of_equal(*columns: npt.NDArray[Any]) -> Ints:
-    """Where a stretch of rows begins that are equal in all columns; all have the same length."""
-    new: Mask = np.ones(len(columns[0]), dtype=np.bool_)
-    new[1:] = False
-    for column in columns:
-        new[1:] |= column[1:] != column[:-1]
-    return np.flatnonzero(new)
-
-
-def stretches(starts: Ints, count: int) -> Iterator[tuple[int, int]]:
-    """Start and end of each stretch of `count` rows."""
-    return pairwise([*starts.tolist(), count])
-
-
-class Groups:
-    """Numbers for combinations of values, equal in all batches. Memory: the combinations."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[tuple[int, ...], int] = {}
-
-    def __len__(self) -> int:
-        return len(self._numbers)
-
-    @property
-    def combinations(self) -> Iterable[tuple[int, ...]]:
-        return self._numbers
-
-    def numbers(self, columns: Sequence[npt.NDArray[Any]]) -> Ints:
-        """The number of each row's combination. `columns`: at least one, of values from -1 to 2 ** 31."""
-        key: Ints = columns[0].astype(np.int64) + 1
-        for column in columns[1:]:
-            # Compacted at each step: a product of all ranges would not fit.
-            key = _compact(key)
-            key = key * (int(column.max(initial=0)) + 2) + column + 1
-        key = _compact(key)
-        example = np.zeros(int(key.max(initial=-1)) + 1, dtype=np.int64)
-        example[key] = np.arange(len(key))
-        known = zip(*(column[example].tolist() for column in columns), strict=True)
-        numbers = [self._numbers.setdefault(each, len(self._numbers)) for each in known]
-        return np.array(numbers, dtype=np.int64)[key]
-
-
-def distinct(columns: Sequence[npt.NDArray[Any]]) -> list[tuple[int, ...]]:
-    """The combinations of values in these columns, see `Groups`."""
-    groups = Groups()
-    groups.numbers(columns)
-    return list(groups.combinations)
-
-
-def _compact(key: Ints) -> Ints:
-    """The same groups with numbers from 0 on and without holes."""
-    size = int(key.max(initial=0)) + 1
-    if size > 4 * len(key) + 1024:
-        compacted: Ints = np.unique(key, return_inverse=True)[1]
-        return compacted
-    # A table takes one tenth of the time of a sort.
-    used = np.zeros(size, dtype=np.bool_)
-    used[key] = True
-    numbers: Ints = np.cumsum(used) - 1
-    return numbers[key]

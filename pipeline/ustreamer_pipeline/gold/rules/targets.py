@@ -14,17 +14,8 @@ import numpy.typing as npt
 from ustreamer_pipeline.gold.change_numbers import change_faults
 from ustreamer_pipeline.gold.predicted_targets import SLACK_NS, Periods, TopicSubscribers
 from ustreamer_pipeline.gold.rules.expiry import is_from_disk
-from ustreamer_pipeline.gold.rules.run import (
-    Columns,
-    Row,
-    RunRows,
-    RunRule,
-    RunTables,
-    distinct,
-    starts_of_equal,
-    stretches,
-    take_rows,
-)
+from ustreamer_pipeline.gold.rules.run import Columns, Row, RunRows, RunRule, RunTables, take_rows
+from ustreamer_pipeline.groups import Groups, distinct, starts_of_equal, stretches
 from ustreamer_pipeline.replay.rows import Ints
 
 MAX_HOLD_NS: Final = 60_000_000_000
@@ -157,18 +148,19 @@ class Targets(RunRule):
         for source, here in _by_source(rows):
             first, last = self._changes_around(source, here["arrived_ns"], here["received_ns"])
             columns = [here[name] for name in ("ingress", "egress", "subscriber", "period_ns")]
-            key = np.stack([*columns, first, last]).astype(np.int64)
-            for at, example in _groups(key, here):
-                ingress, egress, subscriber, period_ns, from_change, to_change = key[:, at].tolist()
+            for key, _, example in _groups([*columns, first, last], here):
+                ingress, egress, subscriber, period_ns, from_change, to_change = key
                 names = self._text(source), self._text(ingress), self._target(egress, subscriber)
                 stretch = _Stretch(*names, period_ns, from_change, to_change)
                 known = self._stretches.get(stretch)
                 self._stretches[stretch] = example if known is None else known.merge(example)
             # Rows are in order: the last one of each target.
-            delivered = np.flatnonzero(here["verdict"] == delivered_code)[::-1]
-            _, last_of = np.unique(key[:3, delivered], axis=1, return_index=True)
-            for at in delivered[last_of].tolist():
-                ingress, egress, subscriber = key[:3, at].tolist()
+            delivered = np.flatnonzero(here["verdict"] == delivered_code)
+            groups = Groups()
+            number = groups.numbers([each[delivered] for each in columns[:3]])
+            last_of = np.zeros(len(groups), dtype=np.int64)
+            last_of[number] = delivered
+            for (ingress, egress, subscriber), at in zip(groups.combinations, last_of.tolist(), strict=True):
                 place = self._text(source), self._text(ingress), self._target(egress, subscriber)
                 self._last_delivered[place] = int(here["arrived_ns"][at])
 
@@ -197,9 +189,9 @@ class Targets(RunRule):
         if not len(rows["seq"]):
             return
         starts, number = _messages(rows)
-        key = np.stack([rows["egress"], rows["subscriber"]]).astype(np.int64)
-        distinct, place = np.unique(key, axis=1, return_inverse=True)
-        targets, place = [self._target(*each) for each in distinct.T.tolist()], place.reshape(-1)
+        groups = Groups()
+        place = groups.numbers([rows["egress"], rows["subscriber"]])
+        targets = [self._target(egress, subscriber) for egress, subscriber in groups.combinations]
         self._check_once(rows, number, place, targets)
         # Each target is a random number, and a set of targets is their sum.
         weights = np.random.default_rng(0).integers(1, 1 << 62, len(targets), dtype=np.int64)
@@ -211,8 +203,7 @@ class Targets(RunRule):
         }
         for source, here in _by_source(heads):
             first, last = self._changes_around(source, here["arrived_ns"], here["arrived_ns"])
-            columns = np.stack([here["ingress"], here["targets"], first, last]).astype(np.int64)
-            for at, example in _groups(columns, here):
+            for _, at, example in _groups([here["ingress"], here["targets"], first, last], here):
                 reached = frozenset(targets[each] for each in place[here["start"][at] : here["end"][at]])
                 names = self._text(source), self._text(here["ingress"][at])
                 found = _Reached(*names, reached, int(first[at]), int(last[at]))
@@ -223,9 +214,14 @@ class Targets(RunRule):
 
     def _check_once(self, rows: Columns, message: Ints, target: Ints, targets: Sequence[_Target]) -> None:
         """A message has one row for each target. A message that came in twice has two times of arrival."""
-        key = np.stack([message, target, rows["arrived_ns"]])
-        _, first, counts = np.unique(key, axis=1, return_index=True, return_counts=True)
-        for at in first[counts > 1].tolist():
+        key = message * len(targets) + target
+        order = np.argsort(key, kind="stable")
+        again = order[1:][key[order][1:] == key[order][:-1]]
+        suspicious = np.flatnonzero(np.isin(key, key[again])) if len(again) else again
+        rows_of: dict[tuple[int, int], list[int]] = {}
+        for at in suspicious.tolist():
+            rows_of.setdefault((int(key[at]), int(rows["arrived_ns"][at])), []).append(at)
+        for at in (same[0] for same in rows_of.values() if len(same) > 1):
             subject = f"{self._text(rows['source'][at])} -> {targets[target[at]].egress}"
             place = int(rows["seq"][at]), int(rows["received_us"][at])
             self._add("once", *place, subject, "one row of a message for a target", "two")
@@ -334,17 +330,16 @@ def _distinct(rows: RunRows, where: npt.NDArray[np.bool_], *names: str) -> Itera
     return distinct([rows[name][at] for name in names])
 
 
-def _groups(key: Ints, rows: Columns) -> Iterable[tuple[int, _Example]]:
-    """Rows with equal columns of `key`: the position of the first by seq, and the example of the group."""
-    if not key.shape[1]:
-        return
-    order = np.lexsort((rows["seq"], *key))
-    ordered = key[:, order]
-    new = np.ones(len(order), dtype=np.bool_)
-    new[1:] = (ordered[:, 1:] != ordered[:, :-1]).any(axis=0)
-    starts = np.flatnonzero(new)
+def _groups(
+    columns: Sequence[npt.NDArray[Any]], rows: Columns
+) -> Iterable[tuple[tuple[int, ...], int, _Example]]:
+    """Rows with equal values of these columns: the values, the position of the first by seq, and the example."""
+    groups = Groups()
+    number = groups.numbers(columns)
+    order = np.lexsort((rows["seq"], number))
+    starts = starts_of_equal(number[order])
     counts = np.diff(starts, append=len(order))
-    arrived = np.minimum.reduceat(rows["arrived_ns"][order], starts)
-    for start, count, first in zip(starts.tolist(), counts.tolist(), arrived.tolist(), strict=True):
-        at = int(order[start])
-        yield at, _Example(int(rows["seq"][at]), int(rows["received_us"][at]), first, count)
+    arrived = np.minimum.reduceat(rows["arrived_ns"][order], starts) if len(starts) else starts
+    firsts = zip(groups.combinations, order[starts].tolist(), counts.tolist(), arrived.tolist(), strict=True)
+    for values, at, count, first in firsts:
+        yield values, at, _Example(int(rows["seq"][at]), int(rows["received_us"][at]), first, count)

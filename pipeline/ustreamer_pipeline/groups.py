@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Groups of rows in numpy: numbers for combinations of values, and stretches of equal rows."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+
+
+def stable_order(numbers: Ints) -> Ints:
+    """Permutation that sorts non-negative numbers; equal ones stay in their order."""
+    # Two bytes are sorted by radix, 10 ns per row; eight bytes take 60 ns.
+    is_narrow = len(numbers) and int(numbers.max()) < 1 << 16
+    order: Ints = np.argsort(numbers.astype(np.uint16) if is_narrow else numbers, kind="stable")
+    return order
+
+
+def starts_of_equal(*columns: npt.NDArray[Any]) -> Ints:
+    """Where a stretch of rows begins that are equal in all columns; all have the same length."""
+    new = np.ones(len(columns[0]), dtype=np.bool_)
+    new[1:] = False
+    for column in columns:
+        new[1:] |= column[1:] != column[:-1]
+    return np.flatnonzero(new)
+
+
+def stretches(starts: Ints, count: int) -> Iterator[tuple[int, int]]:
+    """Start and end of each stretch of `count` rows."""
+    return pairwise([*starts.tolist(), count])
+
+
+class Groups:
+    """Numbers for combinations of values, equal in all batches. Memory: the combinations."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[int, ...], int] = {}
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @property
+    def combinations(self) -> Iterable[tuple[int, ...]]:
+        return self._numbers
+
+    def numbers(self, columns: Sequence[npt.NDArray[Any]]) -> Ints:
+        """The number of each row's combination. `columns`: at least one."""
+        key: Ints = np.zeros(len(columns[0]), dtype=np.int64)
+        for column in columns:
+            # Compacted at each step: a product of all ranges would not fit.
+            place = column.astype(np.int64) + 1
+            if int(place.min(initial=0)) < 0 or int(place.max(initial=0)) >> 31:
+                place = np.unique(place, return_inverse=True)[1]
+            key = _compact(key) * (int(place.max(initial=0)) + 1) + place
+        key = _compact(key)
+        example = np.zeros(int(key.max(initial=-1)) + 1, dtype=np.int64)
+        example[key] = np.arange(len(key))
+        known = zip(*(column[example].tolist() for column in columns), strict=True)
+        numbers = [self._numbers.setdefault(each, len(self._numbers)) for each in known]
+        return np.array(numbers, dtype=np.int64)[key]
+
+
+def distinct(columns: Sequence[npt.NDArray[Any]]) -> list[tuple[int, ...]]:
+    """The combinations of values in these columns, see `Groups`."""
+    groups = Groups()
+    groups.numbers(columns)
+    return list(groups.combinations)
+
+
+def _compact(key: Ints) -> Ints:
+    """The same groups with numbers from 0 on and without holes."""
+    size = int(key.max(initial=0)) + 1
+    if size > 4 * len(key) + 1024:
+        compacted: Ints = np.unique(key, return_inverse=True)[1]
+        return compacted
+    # A table takes one tenth of the time of a sort.
+    used = np.zeros(size, dtype=np.bool_)
+    used[key] = True
+    numbers: Ints = np.cumsum(used) - 1
+    return numbers[key]
