@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 from ustreamer_pipeline.gold.audit import findings, load
+from ustreamer_pipeline.lake.snapshot import snapshot_of
 from ustreamer_pipeline.replay.files import files_of
-from ustreamer_pipeline.report import tables
+from ustreamer_pipeline.report import series, tables
 from ustreamer_pipeline.report.gateway_pass import partial_tables
-from ustreamer_pipeline.schemas import SIGNALS as SIGNALS_TABLE
 from ustreamer_pipeline.views import register_signal_views, signal_view
 
 from benchmarks.analyses.answers import COLUMNS, RULES, SIGNALS, STEP_S, Answer, Row, answer_of
@@ -53,13 +53,11 @@ def _report(spark: SparkSession, lake: Path) -> "dict[str, DataFrame]":
 
 def _signals(spark: SparkSession, lake: Path) -> "dict[str, DataFrame]":
     """The series of a report, and the view with a column for each signal, by gateway."""
-    series = tables.signals(
-        SIGNALS_TABLE.read_table(spark, lake), [(TOPIC, name) for name in SIGNALS], STEP_S
-    )
+    by_time = series.signals(spark, snapshot_of(lake), [(TOPIC, name) for name in SIGNALS], STEP_S)
     register_signal_views(spark, lake)
     wide = spark.table(signal_view(TOPIC)).groupBy("gateway")
     messages = wide.agg(f.count("*").alias("messages"), *(f.max(name).alias(name) for name in SIGNALS))
-    return {"series": series, "messages": messages}
+    return {"series": by_time, "messages": messages}
 
 
 def shuffled_bytes(spark: SparkSession) -> int:

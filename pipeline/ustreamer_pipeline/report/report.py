@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ustreamer_pipeline.errors import UnavailableError, UsageError
 from ustreamer_pipeline.lake.snapshot import snapshot_of
 from ustreamer_pipeline.replay.files import event_files_of, files_of
-from ustreamer_pipeline.report import tables
+from ustreamer_pipeline.report import series, tables
 from ustreamer_pipeline.report.gateway_pass import partial_tables
 from ustreamer_pipeline.report.steps import step_width_s
 from ustreamer_pipeline.schemas import SIGNALS, VERDICTS
@@ -87,7 +87,7 @@ def report(
         width_s = step_width_s((fleet["until_us"] - fleet["from_us"]) / 1e6)
         if signals:
             samples = SIGNALS.read_table(spark, snapshot).where(within)
-            collect("signals", tables.signals(samples, signals, width_s))
+            collect("signals", series.signals(spark, snapshot, signals, width_s, since, until))
             _require_values(made["signals"], signals, samples)
         frames = {
             "gateways": tables.gateways(partials),

@@ -4,7 +4,6 @@
 They add up the tables of gateways, PARTIALS (gateway_pass.py); only `signals` reads silver.
 """
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from ustreamer_pipeline.report.gateway_pass import BINS
@@ -192,27 +191,4 @@ def missing(partials: "DataFrame") -> "DataFrame":
 
     return (
         _of(partials, "missing").select("gateway", "cause", "rows").orderBy(f.col("rows").desc(), "gateway")
-    )
-
-
-def signals(samples: "DataFrame", chosen: "Sequence[tuple[str, str]]", width_s: int) -> "DataFrame":
-    """Chosen signals, as (topic, signal), by time step: average, extremes, values and gateways. Empty topic: any."""
-    from pyspark.sql import functions as f
-
-    wanted = f.lit(False)
-    for topic, name in chosen:
-        wanted = wanted | ((f.col("signal") == name) & (f.lit(not topic) | (f.col("topic") == topic)))
-    step = f.floor(f.col("time_us") / (width_s * 1_000_000)) * width_s
-    return (
-        samples.where(wanted & f.col("value_double").isNotNull())
-        .groupBy("topic", "signal", step.alias("time_s"))
-        .agg(
-            f.max("unit").alias("unit"),
-            f.avg("value_double").alias("average"),
-            f.min("value_double").alias("lowest"),
-            f.max("value_double").alias("highest"),
-            f.count("*").alias("values"),
-            f.countDistinct("gateway").alias("gateways"),
-        )
-        .orderBy("topic", "signal", "time_s")
     )
