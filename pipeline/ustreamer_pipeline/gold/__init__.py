@@ -3,8 +3,8 @@
 
 In: the tables of silver. Out: a count for each rule and example rows for each violated rule.
 
-Most rules are functions from tables to a frame of findings. audit_rules.py has the rules on single messages;
-audit_ledger.py compares rows with the counters of the dispatcher. gateway_audit.py has the rules that need a gateway's
-rows in order, and compares targets with those that predicted_targets.py derives from subscriptions; ordered_pass.py
-runs it on Spark, once per gateway. audit.py combines all rules. Read audit.py first.
+Each rule is a class in rules/, with its promise. gateway_audit.py passes the rows of a gateway in order to all rules;
+ordered_pass.py runs it on Spark, once per gateway. Rules on targets compare them with those that
+predicted_targets.py derives from subscriptions. readable.py is about recordings without a known gateway. audit.py
+combines all rules. Read audit.py first.
 """
