@@ -25,7 +25,7 @@ from ustreamer_pipeline.gold.rules.dead_letters import Lettered
 from ustreamer_pipeline.gold.rules.decisions import Decisions
 from ustreamer_pipeline.gold.rules.expiry import Early
 from ustreamer_pipeline.gold.rules.numbers import Changes, Segments
-from ustreamer_pipeline.gold.rules.targets import Targets
+from ustreamer_pipeline.gold.rules.targets import PublicationTargets
 from ustreamer_pipeline.replay.files import read_gateway
 from ustreamer_pipeline.schemas import COUNTERS, DELIVERIES, VERDICTS
 
@@ -46,7 +46,7 @@ retry = { first_ms = 240000, max_ms = 240000 }
 flush_ms = 50
 segment_s = 1
 """
-RULES = (Targets, Lettered, Early, Segments, Changes, Decisions)
+RULES = (PublicationTargets, Lettered, Early, Segments, Changes, Decisions)
 FAULTED = {name for rule in RULES for name in rule.PROMISES}
 """Rules whose faults are below; test_audit.py has those of the others."""
 AUDITED = tuple(dict.fromkeys(("run", "held", *(name for rule in RULES for name in rule.COLUMNS))))

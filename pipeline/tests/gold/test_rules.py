@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ustreamer_pipeline.gold.gateway_audit import ALL_DATES, Dates, audit_gateway
 from ustreamer_pipeline.gold.rules import PROMISES
+from ustreamer_pipeline.gold.rules.run import FINDINGS
 from ustreamer_pipeline.groups import Groups
 from ustreamer_pipeline.recording.rows import DAY_US
 from ustreamer_pipeline.schemas import DELIVERIES, TYPES, VERDICTS
@@ -95,7 +96,7 @@ def found_by(
     found = audit_gateway(
         GATEWAY, events, lambda names: [each.select(names) for each in batches], [rule], dates
     )
-    names = ("run", "seq", "time_us", "subject", "expected", "found")
+    names = [name for name in FINDINGS if name not in ("rule", "gateway")]
     return sorted(tuple(each[name] for name in names) for some in found for each in some)
 
 

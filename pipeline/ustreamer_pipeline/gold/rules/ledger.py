@@ -15,7 +15,7 @@ from ustreamer_pipeline.schemas import VERDICTS
 _COUNTS: Final = tuple(verdict.lower() for verdict in VERDICTS)
 
 
-class Ledger(RunRule):
+class LedgerLaw(RunRule):
     """Rows and announced gaps equal the dispatcher's counters at its stop, verdict by verdict, and the ledger balances.
 
     A killed run has no exact counters. A run with deleted segments has no rows to compare; `sequence` reports it. Nor

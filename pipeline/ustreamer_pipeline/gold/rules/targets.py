@@ -68,7 +68,7 @@ class _Reached(NamedTuple):
     last: int
 
 
-class Targets(RunRule):
+class PublicationTargets(RunRule):
     """Every target of a publication has a subscription, with the limit that its subscribers asked for; every subscriber
     is a target of each message, and gets it once.
 
