@@ -139,5 +139,6 @@ def test_tampered_frames_are_answered_and_leave_nothing_behind(
     assert ended > FRAMES // 16
     assert len(rig.realm.broker) == 0
     assert rig.realm.sessions == {}
-    # A leak of one object in a hundred frames grows in every interval; a session that stays has dozens of objects.
-    assert least_growth(blocks) < FRAMES // 5 // 100
+    # A leak of one object in fifty frames grows in every interval; a session that stays has dozens of objects. Tables
+    # that are not full yet grow by up to half of that.
+    assert least_growth(blocks) < FRAMES // 5 // 50
