@@ -52,7 +52,7 @@ class Talkers(GatewayTable):
         first = np.flatnonzero(np.diff(key, prepend=~key[:1]))
         first = first[_first_of_each(key[first])]
         received_ns = rows.received_ns[first]
-        # Rows of a message of an earlier batch: at the instant where it ended, or held.
+        # Rows of a message of an earlier batch: at the instant where it ended, or held. Never empty: row 0 is one.
         doubtful = (received_ns == rows.received_ns[0]) | (rows.arrived_ns[first] != received_ns)
         known = self._known_since(int(rows.arrived_ns[first][doubtful].min()))
         doubtful[doubtful] = np.isin(key[first][doubtful], known)

@@ -92,7 +92,7 @@ class GatewayReport:
                 table.add(rows)
 
     def finish(self) -> None:
-        """The run has no more rows."""
+        """The present run has no more rows. Call it once after the last batch."""
         if self._run is not None:
             for table in self.tables:
                 table.end_run()
@@ -109,6 +109,7 @@ class _Emitter:
     def add(
         self, gateway: str, made: GatewayReport, small: Mapping[str, pa.Table]
     ) -> Iterator[pa.RecordBatch]:
+        """Add the tables of one gateway. Yields batches when enough rows are waiting."""
         tables = {table.name: table.table() for table in made.tables}
         for name, rows in {**tables, **small}.items():
             self._add(name, gateway, rows)
@@ -121,6 +122,7 @@ class _Emitter:
             yield from self._flush()
 
     def finish(self) -> Iterator[pa.RecordBatch]:
+        """The task has no more gateways. Yields the rest."""
         self._flush_bins()
         yield from self._flush()
 

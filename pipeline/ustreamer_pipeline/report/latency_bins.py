@@ -2,8 +2,8 @@
 """Percentiles of times from counts of bins, which add up over batches, gateways and tasks.
 
 A bin holds times that differ by less than 0.1 %, and up to 2047 us it holds one time. A percentile is the largest time
-in the bin of the exact one (nearest rank): it is exact, or at most 0.1 % above. A link has some 1 000 bins for each
-power of ten, at most 3 400 of them.
+in the bin of the exact one (nearest rank): it is exact, or at most 0.1 % above. A link has at most 3 400 bins for each
+power of ten.
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ _BIN_BITS: Final = 10
 
 
 def bin_of(times: Ints) -> Ints:
-    """The bin of each time: larger times have the same bin, or a larger one."""
+    """The bin of each time of 0 or more: larger times have the same bin, or a larger one."""
     # The upper bits of a float64 are its exponent and the first bits of its mantissa.
     bins: Ints = times.astype(np.float64).view(np.int64) >> (_MANTISSA_BITS - _BIN_BITS)
     return bins

@@ -89,23 +89,27 @@ def report(
             samples = SIGNALS.read_table(spark, snapshot).where(within)
             collect("signals", series.signals(spark, snapshot, signals, width_s, since, until))
             _require_values(made["signals"], signals, samples)
-        frames = {
-            "gateways": tables.gateways(partials),
-            "fleet_over_time": tables.fleet_over_time(partials, width_s),
-            "over_time": tables.over_time(partials, width_s),
-            "losses": tables.losses(partials),
-            "latency": tables.latency(partials),
-            "throttle": tables.throttle(partials),
-            "queues": tables.queues(partials),
-            "talkers": tables.talkers(partials),
-            "subscriptions": tables.lifetimes(partials),
-            "missing": tables.missing(partials),
-        }
-        for name, frame in frames.items():
+        for name, frame in _queries(partials, width_s).items():
             collect(name, frame)
     finally:
         partials.unpersist()
     return FleetReport(made, fleet, width_s, cut)
+
+
+def _queries(partials: "DataFrame", width_s: int) -> dict[str, "DataFrame"]:
+    """The query of each table but `signals`, by name."""
+    return {
+        "gateways": tables.gateways(partials),
+        "fleet_over_time": tables.fleet_over_time(partials, width_s),
+        "over_time": tables.over_time(partials, width_s),
+        "losses": tables.losses(partials),
+        "latency": tables.latency(partials),
+        "throttle": tables.throttle(partials),
+        "queues": tables.queues(partials),
+        "talkers": tables.talkers(partials),
+        "subscriptions": tables.lifetimes(partials),
+        "missing": tables.missing(partials),
+    }
 
 
 def _require_values(rows: list[Row], signals: Sequence[tuple[str, str]], samples: "DataFrame") -> None:
@@ -148,7 +152,7 @@ def _is_time(key: str) -> bool:
 
 
 def moment(us: int | None) -> str:
-    """UTC, to the second."""
+    """A time in us since 1970 as UTC text, to the second; empty for None."""
     return (
         "" if us is None else dt.datetime.fromtimestamp(us // 1_000_000, dt.UTC).strftime("%Y-%m-%d %H:%M:%S")
     )

@@ -32,5 +32,5 @@ def merged_width_s(seconds: float) -> int:
 
 
 def step_of(time_s: Seconds, width: int) -> Seconds:
-    """The begin of the step of a time, in s since 1970."""
+    """The beginning of the step of a time, both in s since 1970; `width` is in s."""
     return time_s // width * width

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The queries of a report: each is a frame, small enough to be read or plotted.
 
-They add up the tables of gateways, PARTIALS (gateway_pass.py); only `signals` reads silver.
+They add up the tables of gateways, PARTIALS (gateway_pass.py). series.py has the query that reads signals.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -18,6 +18,7 @@ COUNTS: Final = tuple(verdict.lower() for verdict in VERDICTS)
 
 
 def _of(partials: "DataFrame", table: str) -> "DataFrame":
+    """The rows of one table."""
     return partials.where(f"`table` = '{table}'")
 
 
