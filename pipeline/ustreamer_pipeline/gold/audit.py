@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from ustreamer_pipeline.gold import rules as of_rows
+from ustreamer_pipeline.gold import rules as row_rules
 from ustreamer_pipeline.gold.gateway_audit import Dates
 from ustreamer_pipeline.gold.ordered_pass import findings_in_order
 from ustreamer_pipeline.gold.readable import PROMISE, readable
@@ -19,13 +19,16 @@ if TYPE_CHECKING:
 
 LAST_DATE: Final = "9999-12-31"
 
-PROMISES: Final[Mapping[str, str]] = {**of_rows.PROMISES, "readable": PROMISE}
+PROMISES: Final[Mapping[str, str]] = {**row_rules.PROMISES, "readable": PROMISE}
 """The promise of each rule, by name. All but `readable` are checked in one pass over the rows of each gateway."""
 
 
 @dataclass(frozen=True)
 class AuditResult:
-    """Number of violations per rule, and the first violating rows."""
+    """Number of findings per rule, and the first of them. `rows` is the number of deliveries.
+
+    A finding of `decided` or of a rule on targets may stand for several messages.
+    """
 
     rows: int
     gateways: int
@@ -34,12 +37,13 @@ class AuditResult:
 
     @property
     def clean(self) -> bool:
+        """Whether there is no finding."""
         return not any(self.counts.values())
 
 
 @dataclass(frozen=True)
 class AuditedLake:
-    """A snapshot of a lake, and the dates to audit."""
+    """A snapshot of a lake, and the dates to audit: `YYYY-MM-DD`, both inclusive; an empty `since` is no limit."""
 
     spark: "SparkSession"
     snapshot: Snapshot
@@ -68,7 +72,7 @@ def findings(lake: AuditedLake, rules: Collection[str] = tuple(PROMISES)) -> "Da
         lake.spark,
         lake.files,
         event_files_of(lake.snapshot),
-        [name for name in rules if name in of_rows.PROMISES],
+        [name for name in rules if name in row_rules.PROMISES],
         dates,
     )
     if "readable" not in rules:

@@ -38,9 +38,11 @@ class Dates(NamedTuple):
     until: str = ""
 
     def is_before(self, time_us: int | None) -> bool:
+        """Whether a time in us since 1970 is before the first date; None is not."""
         return bool(self.since) and time_us is not None and day_text(time_us // DAY_US) < self.since
 
     def is_after(self, time_us: int) -> bool:
+        """Whether a time in us since 1970 is after the last date."""
         return bool(self.until) and day_text(time_us // DAY_US) > self.until
 
 
@@ -129,6 +131,7 @@ class _GatewayAudit:
         return self._of_rules(found)
 
     def feed_again(self, batch: pa.RecordBatch) -> list[Finding]:
+        """Check the next rows of the second read. Returns findings."""
         found: list[Finding] = []
         for run, rows in self._split_by_run(batch):
             for rule in self._again.get(run, ()):
@@ -137,6 +140,7 @@ class _GatewayAudit:
         return self._of_rules(found)
 
     def end_again(self) -> list[Finding]:
+        """The second read is complete. Returns findings."""
         found: list[Finding] = []
         for rule in chain.from_iterable(self._again.values()):
             rule.end_again()

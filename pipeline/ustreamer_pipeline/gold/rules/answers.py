@@ -63,6 +63,7 @@ class Answers(RunRule):
             self._requests.append((request, *place, rows.text("sink", at), rows.text("verdict", at)))
 
     def _suspicious_rows(self, rows: RunRows, name: str, at: Ints) -> Iterator[tuple[int, MessageId]]:
+        """Those of the rows `at` these positions whose id `name` is in `_given`: position and id."""
         at = at[np.isin(rows[f"{name}_msb"][at], self._suspicious)]
         for place, (msb, lsb) in zip(at.tolist(), _ids(rows, name, at).T.tolist(), strict=True):
             if (msb, lsb) in self._given:
@@ -90,11 +91,12 @@ def _ids(rows: RunRows, name: str, at: Ints) -> Ints:
 
 
 def _all(parts: list[Ints]) -> Ints:
+    """The ids of all parts, in two rows; there may be no part."""
     return np.concatenate([np.empty((2, 0), dtype=np.int64), *parts], axis=1)
 
 
 def _distinct(ids: Ints) -> tuple[Ints, Ints]:
-    """Each id once, and how often it is there."""
+    """Each id once, in order, and how often it is there."""
     ids = ids[:, np.lexsort(ids)]
     starts = starts_of_equal(*ids)
     return ids[:, starts], np.diff(starts, append=ids.shape[1])

@@ -14,9 +14,9 @@ from ustreamer_pipeline.replay.rows import COLUMNS
 
 
 class Decisions:
-    """Every limit passes the messages that a second gate passes: the replay with the recorded settings of a what-if.
+    """Every limit passes the messages that a second gate passes.
 
-    It takes all runs of a gateway, as the replay does.
+    The second gate is the replay of a what-if with the recorded settings. It takes all runs of a gateway.
     """
 
     PROMISES: ClassVar[Mapping[str, str]] = {
@@ -25,16 +25,17 @@ class Decisions:
     COLUMNS = COLUMNS
 
     def __init__(self, gateway: str, began_us: Mapping[int, int], inputs: GateInputs) -> None:
-        """`began_us`: the beginning of each run."""
+        """`began_us`: the beginning of each run, in us since 1970."""
         self._gateway = gateway
         self._began_us = began_us
         self._gates = GatewayReplay([], inputs.tolerances, DEFAULT_TOLERANCE, inputs.losses, inputs.cut_off)
 
     def feed(self, batch: pa.RecordBatch) -> None:
+        """The next rows of the gateway, of any number of runs."""
         self._gates.feed(batch)
 
     def end(self) -> Iterator[Finding]:
-        """Verdicts of limits that the replay does not give (replay/gate.py)."""
+        """The first recorded verdicts that differ from those of the replay. Each finding has the number of all."""
         self._gates.finish()
         for run, delivery, time_ns, seq in self._gates.check.examples:
             subject = f"the limit of delivery {delivery} at {time_ns} ns"

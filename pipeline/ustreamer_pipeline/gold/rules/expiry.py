@@ -15,8 +15,7 @@ MIN_CLOCK_STEP_MS: Final = 1_000
 """The streamer treats a smaller step as drift and does not remember the clock before it (core/delivery/expiry.py)."""
 
 UNSEEN_NS: Final = 70_000_000_000
-"""Maximum delay until the recorder notices a clock step: the longest flush interval, and a margin for a busy machine.
-"""
+"""Maximum delay until the recorder notices a clock step: the longest flush interval, and a margin."""
 
 DRIFT_MS: Final = 50
 """Maximum difference between the wall clock and the recorded one without an anchor (docs/recordings.md)."""
@@ -113,6 +112,7 @@ def _left_ms(ttl_ms: Ints, age_ms: Ints) -> Ints:
 
 
 def _is_too_late(wait_us: Ints, left_ms: Ints) -> Mask:
+    """Whether messages waited for longer than their time to live allowed, or had expired on arrival."""
     return (wait_us > left_ms * 1_000) | (left_ms < 0)
 
 

@@ -63,6 +63,7 @@ class RunTables:
 
     @property
     def is_stopped(self) -> bool:
+        """Whether the run ended with a regular stop."""
         return any(row["end"] == "STOPPED" for row in self.segments)
 
     @property
@@ -95,18 +96,22 @@ class RunRows:
         return self._decoded[name]
 
     def number(self, text: str) -> int:
+        """The number of a text in the gateway's dictionary; a new text gets the next one."""
         return self._dictionary.number(text)
 
     def text(self, name: str, at: int) -> str | None:
+        """The text of a column in the row at this position."""
         return self._dictionary.text(int(self[name][at]))
 
     def is_verdict(self, *verdicts: str) -> Mask:
+        """Which rows have one of these verdicts."""
         mask: Mask = np.zeros(len(self), dtype=np.bool_)
         for verdict in verdicts:
             mask |= self["verdict"] == self.number(verdict)
         return mask
 
     def is_type(self, type_name: str) -> Mask:
+        """Which rows have this type of message."""
         mask: Mask = self["type"] == self.number(type_name)
         return mask
 
@@ -120,7 +125,7 @@ class RunRule:
     """A rule on one run. `feed` gets all rows in order, then `end` is called.
 
     A rule that needs the rows a second time, to name those that violate it, sets `reads_again` in `end`. It gets them
-    in `feed_again`, followed by `end_again`. So its memory is bounded by suspicious rows, not by rows.
+    in `feed_again`, followed by `end_again`. So most rules hold suspicious rows only.
     """
 
     PROMISES: ClassVar[Mapping[str, str]] = {}
@@ -165,4 +170,5 @@ class RunRule:
 
 
 def take_rows(rows: Columns, where: npt.NDArray[Any]) -> dict[str, npt.NDArray[Any]]:
+    """The rows at these positions, or where this mask is true, in every column."""
     return {name: column[where] for name, column in rows.items()}

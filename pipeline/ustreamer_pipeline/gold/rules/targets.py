@@ -36,6 +36,7 @@ class _Example(NamedTuple):
     rows: int
 
     def merge(self, other: "_Example") -> "_Example":
+        """The example of both stretches together."""
         first, second = sorted((self, other), key=lambda each: each.seq)
         return first._replace(
             rows=first.rows + second.rows, arrived_ns=min(first.arrived_ns, second.arrived_ns)
@@ -43,6 +44,8 @@ class _Example(NamedTuple):
 
 
 class _Target(NamedTuple):
+    """Where a message goes: `subscriber` is None in a multicast domain, both are None without a target."""
+
     egress: str | None
     subscriber: str | None
 
