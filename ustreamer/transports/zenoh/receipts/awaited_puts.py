@@ -22,14 +22,17 @@ _MAX_COUNTED: Final = 1_024  # batches: to count their ids takes 0.1 ms
 
 
 class Confirmed(NamedTuple):
-    """The times of the puts that have arrived now, of each batch or id, and the ids that did not wait."""
+    """The puts that a receipt confirmed: their monotonic times in ns, one for each batch or id.
+
+    `unknown` are the ids in the receipt that did not wait.
+    """
 
     times: Sequence[int]
     unknown: Sequence[bytes]
 
 
 class AwaitedPuts:
-    """Ids with the times of their puts, the oldest first. Thread-safe."""
+    """Ids with the monotonic times of their puts in ns, the oldest first. Thread-safe."""
 
     __slots__ = ("_blocked", "_in_order", "_lock", "_waiting", "append")
 
@@ -62,7 +65,7 @@ class AwaitedPuts:
         return waiting
 
     def confirm(self, ids: bytes) -> Confirmed:
-        """These joined ids have arrived."""
+        """The receiver gave a receipt with these joined ids: they wait no more."""
         with self._lock:
             if self._waiting or self._blocked:
                 return self._confirm_each(split_receipt(ids))
@@ -80,6 +83,7 @@ class AwaitedPuts:
             return Confirmed(times, ())
 
     def _confirm_each(self, ids: Sequence[bytes], times: Sequence[int] = ()) -> Confirmed:
+        """As `confirm`, id by id. `times` are those of the ids before. The caller holds the lock."""
         found = list(map(self._index().pop, ids, repeat(0)))
         if self._blocked:
             found = list(map(max, found, map(self._blocked.pop, ids, repeat(0))))
@@ -139,6 +143,7 @@ class AwaitedPuts:
 
     @property
     def has_blocked(self) -> bool:
+        """Whether a put is blocked."""
         return bool(self._blocked)
 
     @property

@@ -48,6 +48,7 @@ log = logging.getLogger("ustreamer.zenoh")
 MAX_AWAITED: Final = 65_536
 """Puts without a receipt, per receiver. Above it the oldest one is forgotten; the rules of links apply to it."""
 MAX_RECEIVERS: Final = 16
+"""Receivers of one endpoint. Above it, the rules without receipts apply to a new one."""
 _MAX_TOKENS: Final = 64  # per receiver
 _MAX_EARLY: Final = 4_096  # receipts that come before the token of their receiver
 _MAX_RETRANSMISSIONS: Final = 8  # of one put
@@ -62,7 +63,7 @@ _Token = tuple[str, ListenerFilters]
 
 
 class Receiver:
-    """One receiver: its tokens, and the puts that wait for its receipt."""
+    """One receiver: its tokens, and the puts that wait for its receipt. All times are monotonic, in ns."""
 
     __slots__ = (
         "changed_ns",
@@ -129,7 +130,11 @@ class Receiver:
 
 
 class AwaitedReceipts:
-    """The receivers of one endpoint. `received` counts receipts, `missing` puts that were never confirmed."""
+    """The receivers of one endpoint. All times are monotonic, in ns.
+
+    `received` counts the ids in receipts, `missing` the puts that were never confirmed, `refused` malformed keys and
+    payloads.
+    """
 
     def __init__(self, instance: str, monotonic_ns: Callable[[], int], window_ns: int) -> None:
         """`instance` is this process, whose own tokens are ignored. A receiver that is away is waited for `window_ns`."""

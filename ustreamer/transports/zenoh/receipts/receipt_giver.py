@@ -99,14 +99,12 @@ class ReceiptListener:
 class ReceiptGiver:
     """The receipts of one endpoint. `given` counts ids in receipts, `duplicates` the dropped copies."""
 
-    def __init__(
-        self,
-        id: ReceiptGiverId,
-        monotonic_ns: Callable[[], int],
-    ) -> None:
+    def __init__(self, id: ReceiptGiverId, monotonic_ns: Callable[[], int]) -> None:
+        """`id` is this process, in the keys of its receipts and tokens."""
         self.given = 0
         self.duplicates = 0
         self.not_announced = 0
+        """Filters whose token Zenoh refused."""
         self._id = id
         self._monotonic_ns = monotonic_ns
         self.store: ReceivedStore | None = None
@@ -185,6 +183,7 @@ class ReceiptGiver:
         self._tokens[filters] = token
 
     def on_link(self, up: bool) -> None:
+        """A link opened (`up`) or closed."""
         if up:
             self.on_ready()
 

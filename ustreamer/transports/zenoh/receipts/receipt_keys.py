@@ -72,7 +72,7 @@ def joined_ids(attachments: Sequence[bytes]) -> bytes:
 
 
 def check_receipt(payload: bytes) -> None:
-    """INVALID_ARGUMENT if the payload of a receipt has another length than some ids."""
+    """Raise INVALID_ARGUMENT if the payload of a receipt is not a whole number of ids; none is valid."""
     if len(payload) % ID_BYTES:
         raise invalid_argument(f"a receipt of {len(payload)} bytes, expected a multiple of {ID_BYTES}")
 

@@ -80,7 +80,7 @@ class RecentIds:
         return True
 
     def forget(self, ids: bytes) -> None:
-        """Count these joined ids as new again."""
+        """Count these joined ids as new again: their next messages are no copies."""
         for each in self._young, self._old:
             each.index().difference_update(split_receipt(ids))
 
