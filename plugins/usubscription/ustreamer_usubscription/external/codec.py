@@ -23,6 +23,7 @@ from ustreamer.uprotocol.uuri import UUri
 from ustreamer_usubscription.model.subscription import SubscriptionRecord
 
 REGISTER_V4: Final = 4
+"""Method RegisterForNotifications of version 4."""
 _ROUTED: Final = (Status.SUBSCRIBED, Status.SUBSCRIBE_PENDING)
 """As in our own service: publications that arrive before the answer of another device are routed already."""
 
@@ -79,6 +80,7 @@ def page_in(response: UMessage, version: int, authority: str) -> Page:
 
 
 def _identity(entry: pb3.Subscription) -> bytes:
+    """Equal for entries with the same topic and subscriber."""
     return entry.topic.SerializeToString() + b"\0" + entry.subscriber.uri.SerializeToString()
 
 
@@ -96,6 +98,7 @@ def change_in(message: UMessage, authority: str) -> ListedChange | None:
 
 
 def _listed(read: Callable[[], ListedChange]) -> Iterator[ListedChange]:
+    """The entry that `read` decodes; none if it cannot be decoded."""
     try:
         yield read()
     except (UStatusError, ValueError):  # one entry that cannot be read must not hide the others

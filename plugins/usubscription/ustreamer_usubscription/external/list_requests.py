@@ -19,9 +19,11 @@ from ustreamer.uprotocol.uuid import UUID
 MAX_OPEN: Final = 64
 """Requests that are remembered."""
 MAX_ANSWER_NS: Final = 5_000_000_000
+"""Bound of the measured response time."""
 TTL_NS: Final = 1_000_000_000
 """The shortest ttl of a request, and the time in which it is not repeated; not after a quick answer."""
 FIRST_PAUSE_NS: Final = 500_000_000
+"""The pause after the first request. A process is quick if its response time is shorter."""
 QUICK_PAUSE_NS: Final = 1_000_000_000
 """The longest pause between repetitions after a quick answer."""
 MAX_PAUSE_NS: Final = 2_000_000_000
@@ -40,8 +42,9 @@ class ListRequests:
     def __init__(self) -> None:
         self._open: OrderedDict[UUID, _Request] = OrderedDict()
         self._page = 0
-        self._answered_ns = 0
-        self._answer_ns = self._answered_version = 0
+        self._last_answer_ns = 0
+        self._response_time_ns = 0
+        self._answered_version = 0
         self.is_awaiting = False
         """Whether a page has been requested that has no answer yet."""
 
@@ -53,7 +56,10 @@ class ListRequests:
             self._open.popitem(last=False)
 
     def is_valid(self, version: int, now_ns: int) -> bool:
-        """Whether the awaited page has been requested in `version` so lately that the answer may follow."""
+        """Whether the awaited page has been requested in `version` so lately that the answer may follow.
+
+        False if the process is quick: its answer would be there.
+        """
         if self._is_quick:
             return False
         sent_ns = [
@@ -80,16 +86,16 @@ class ListRequests:
         request = None if id is None else self._open.pop(id, None)
         if request is not None:
             earlier = [
-                id
-                for id, each in self._open.items()
+                earlier_id
+                for earlier_id, each in self._open.items()
                 if each.version == request.version and each.sent_ns < request.sent_ns
             ]
-            for each in earlier:  # lost ones
-                del self._open[each]
+            for earlier_id in earlier:  # they are lost: it answers in order
+                del self._open[earlier_id]
             self._answered_version = request.version
             # It answers one after the other. So after a pause of the whole process the next answers come at once.
-            self._answer_ns = min(now_ns - max(request.sent_ns, self._answered_ns), MAX_ANSWER_NS)
-            self._answered_ns = now_ns
+            self._response_time_ns = min(now_ns - max(request.sent_ns, self._last_answer_ns), MAX_ANSWER_NS)
+            self._last_answer_ns = now_ns
 
     def end_page(self) -> None:
         """Answers to the requests so far do not count any more."""
@@ -99,7 +105,7 @@ class ListRequests:
     def pause_ns(self, unanswered: int) -> int:
         """The time from a request to the next one, after `unanswered` ones. The process can answer two in it."""
         longest_ns = QUICK_PAUSE_NS if self._is_quick else MAX_PAUSE_NS
-        return max(min(FIRST_PAUSE_NS << min(unanswered, 8), longest_ns), 2 * self._answer_ns)
+        return max(min(FIRST_PAUSE_NS << min(unanswered, 8), longest_ns), 2 * self._response_time_ns)
 
     def ttl_ns(self, pause_ns: int) -> int:
         """The ttl of a request that is followed by another one after `pause_ns`.
@@ -110,10 +116,10 @@ class ListRequests:
 
     @property
     def _is_quick(self) -> bool:
-        return self._answered_version != 0 and self._answer_ns < FIRST_PAUSE_NS
+        return self._answered_version != 0 and self._response_time_ns < FIRST_PAUSE_NS
 
     @property
     def rest_ns(self) -> int:
         """The time from an answer to the next request, in which the process can answer the earlier requests."""
         waiting = sum(each.version == self._answered_version for each in self._open.values())
-        return min(max(1, waiting) * self._answer_ns, 2 * MAX_ANSWER_NS)
+        return min(max(1, waiting) * self._response_time_ns, 2 * MAX_ANSWER_NS)

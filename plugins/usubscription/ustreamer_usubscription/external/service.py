@@ -81,6 +81,7 @@ CLIENT: Final = 0x1_0004
 """Instance 1 of core.ustreamer: the entity that asks."""
 
 POLL_NS: Final = 500_000_000
+"""The shortest time between two lists."""
 POLL_NS_PER_SUBSCRIPTION: Final = 50_000
 """So a list of 100 000 is requested every 5.5 s."""
 UNANSWERED: Final = 4
@@ -140,7 +141,7 @@ class ExternalUsubscription:
         self._refusal: UCode | None = None  # of the awaited page, which the other version may still answer
         self._is_registered = False
         self._up_count = 0  # of the link to that process
-        self._heard: dict[UUri, None] = {}  # topics of updates while there was no answer
+        self._topics_in_silence: dict[UUri, None] = {}  # of updates while there was no answer
         self._topics: deque[UUri] = deque()  # to list in this round, the asked one first
         self._later: deque[UUri] = deque()  # in the next rounds
         self._listed_topics: set[UUri] = set()
@@ -340,10 +341,10 @@ class ExternalUsubscription:
             return
         if not self._is_answering:
             self.counts["updates_in_silence"] += 1
-            if not self._heard:  # it may have returned
+            if not self._topics_in_silence:  # it may have returned
                 self._next_poll_ns = min(self._next_poll_ns, self._requested_ns + TTL_NS)
-            if len(self._heard) < MAX_TOPICS:
-                self._heard[change.entry.topic] = None
+            if len(self._topics_in_silence) < MAX_TOPICS:
+                self._topics_in_silence[change.entry.topic] = None
             return
         if self._requests.is_awaiting:
             if len(self._changes) >= MAX_CHANGES:  # too many to repeat: the next list has them
@@ -408,7 +409,7 @@ class ExternalUsubscription:
             self._request_page(now_ns)
             return
         self._refused = 0
-        self._heard.clear()
+        self._topics_in_silence.clear()
         known = {each.pair: each for each in self._directory if each.pair not in self._own}
         if self._listed_count == page.length:
             self._quiet_ns = now_ns
@@ -451,8 +452,8 @@ class ExternalUsubscription:
         if code is UCode.INVALID_ARGUMENT and self._version == VERSION_3:
             self._refused += 1
             if self._refused >= REFUSALS:
-                self._later.extendleft(self._heard)
-                self._heard.clear()
+                self._later.extendleft(self._topics_in_silence)
+                self._topics_in_silence.clear()
                 self._list_topics(self._known_topics(), now_ns)
                 return
         self._lost(code.name)

@@ -30,7 +30,7 @@ log = logging.getLogger("ustreamer.usubscription")
 
 
 class _ViaFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`via` of the last start, and what was to be ended then: pairs of device and topic."""
+    """`via` of the last start, and the subscriptions to end then: pairs of device and topic."""
 
     via: dict[str, str] = {}
     ending: list[tuple[str, str]] = []
@@ -49,7 +49,7 @@ class EarlierUpstreams:
         )
         self._ending: set[DeviceTopic] = set()
         self._versions: dict[str, int] = {}  # of each device
-        self._refused: set[DeviceTopic] = set()  # in one version
+        self._refused: set[DeviceTopic] = set()  # with UNIMPLEMENTED, once
         self.is_pending = self._reconciler.is_pending
         self.on_link_changed = self._reconciler.on_link_changed
         self.next_due_ns = self._reconciler.next_due_ns
@@ -74,6 +74,7 @@ class EarlierUpstreams:
         return device != self._via.get(authority, authority) and self._has_endpoint(device)
 
     def _read(self) -> _ViaFile:
+        """The file of the last start. One that cannot be read counts as the present `via`: nothing is ended."""
         try:
             found = msgspec.json.decode(self._path.read_bytes(), type=_ViaFile)
             for _, topic in found.ending:
@@ -86,6 +87,7 @@ class EarlierUpstreams:
         return found
 
     def _write(self) -> None:
+        """Replace the file at once, so that a power cut leaves the former one or this one. Errors are logged."""
         if not (self._via or self._ending or self._path.exists()):
             return
         text = msgspec.json.encode(
@@ -114,6 +116,7 @@ class EarlierUpstreams:
             yield entry.key, self._version_of(entry.key[0])
 
     def begin_call(self, key: DeviceTopic, reqid: UUID, now_ns: int) -> None:
+        """Record the call as pending. Called before the send, because the response can be immediate."""
         entry = self._reconciler.find(key)
         assert entry is not None
         self._reconciler.begin_call(entry, reqid, now_ns)

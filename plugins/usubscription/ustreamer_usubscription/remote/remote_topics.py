@@ -180,13 +180,14 @@ class RemoteTopics:
             self._use_version(probe)
 
     def _use_version(self, probe: VersionProbe) -> None:
-        """Repeat the calls of a device in the version of its probe, but for those that had it."""
+        """Settle the version of a device by its probe, and repeat the pending calls that have the other version."""
         self._on_version_answer(probe.topic, probe.version)
         for each in self._calls.unconfirmed_calls(probe.authority):
             if self._peer_versions.version_for(each.key) != self._call_versions.get(each.key):
                 self._calls.repeat(each)
 
     def _on_version_answer(self, topic: UUri, version: int) -> None:
+        """The device of `topic` knows `version`: it needs no probes."""
         self._peer_versions.on_answer(topic, version)
         self._probes.end(self._upstream_of(topic.authority_name))
 
@@ -345,6 +346,7 @@ class RemoteTopics:
         self._end_earlier_subscriptions(send, now_ns)
 
     def _end_earlier_subscriptions(self, send: Callable[[UMessage], None], now_ns: int) -> None:
+        """Send the Unsubscribes that are due to devices of an earlier `via`."""
         for key, version in self._earlier.pop_due(now_ns):
             device, topic = key
             sink = UUri(device, USUBSCRIPTION, version, UsubscriptionMethod.UNSUBSCRIBE)
@@ -385,7 +387,7 @@ class RemoteTopics:
         return topic.ue_instance != ANY_INSTANCE and topic in self._call_versions
 
     def _new_probes(self, remote_call: RemoteCall) -> tuple[Mapping[int, UMessage], int]:
-        """Messages by version, and the ms until the next ones."""
+        """Probes next to a pending call: the messages by version, and the ms until the next ones."""
         topic = remote_call.key
         version = self._call_versions[topic]
         if not self._peer_versions.is_settled(topic):
