@@ -113,7 +113,7 @@ _MAY_CONTAIN_BYTES: Final = frozenset({bytes, list, tuple, dict})
 
 
 def without_bytes(value: Any) -> Any:
-    """`value`, in which bytes are strings of NUL and Base64; the same object if it has none."""
+    """`value`, in which bytes are strings of NUL and Base64; the same object if it contains no bytes and no container."""
     kind = type(value)
     if kind is bytes:
         return "\0" + b2a_base64(value, newline=False).decode("ascii")

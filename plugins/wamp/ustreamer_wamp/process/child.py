@@ -164,6 +164,7 @@ class StreamerLink:
     # --- to the streamer ------------------------------------------------------------------------------------
 
     def dispatch(self, message: UMessage) -> bool:
+        """Send a message of a session; False for a publication above _MAX_UNSENT_BYTES, which is not sent."""
         is_publication = message.attributes.type is UMessageType.PUBLISH
         if is_publication and self.unsent_bytes > _MAX_UNSENT_BYTES:
             return False
@@ -200,10 +201,12 @@ class StreamerLink:
         asyncio.get_running_loop().call_later(_REPORT_S, self._report)
 
     def report(self) -> frames.Report:
+        """The counters and gauges of now."""
         refusals = [(*key, count) for key, count in self.sessions.refused_by_peer().items()]
         return frames.Report(dict(self.sessions.counts), self.sessions.gauges(), refusals)
 
     def send(self, frame: frames.FromSessions) -> None:
+        """Write a frame now, or when the streamer takes more. Dropped if the streamer is gone."""
         if self._is_lost:
             return
         self._unsent += frames.pack(frame)
@@ -212,6 +215,7 @@ class StreamerLink:
 
     @property
     def unsent_bytes(self) -> int:
+        """Bytes of frames that the socket has not taken."""
         return len(self._unsent)
 
     def _write(self) -> None:
@@ -264,6 +268,7 @@ def _yield_to_streamer() -> None:
 
 
 def _receive_start(connected: socket.socket) -> frames.Start | None:
+    """Wait for the first frame; None if the streamer is gone. Raises OSError and InvalidFrame."""
     reader = frames.reader_in_child()
     while (frame := reader.next_frame()) is None:
         # Nothing follows the first frame until the answer.
@@ -276,6 +281,7 @@ def _receive_start(connected: socket.socket) -> frames.Start | None:
 
 
 def main(descriptor: int) -> int:
+    """Serve clients until the streamer ends this process. Returns the exit code: 1 if it could not start."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     _yield_to_streamer()

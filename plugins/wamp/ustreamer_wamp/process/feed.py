@@ -38,7 +38,9 @@ class Inbox(Protocol):
     @property
     def decoder(self) -> Callable[[UUri], Decode | None]: ...
 
-    def next_batch(self) -> tuple[VehicleBatch, bool]: ...
+    def next_batch(self) -> tuple[VehicleBatch, bool]:
+        """The next messages, and whether more wait."""
+        ...
 
 
 class Feed:
@@ -75,7 +77,7 @@ class Feed:
         return self._socket is not None
 
     def attach(self, connected: socket.socket) -> None:
-        """Write to this socket, which has a timeout."""
+        """Write to this socket, which has a timeout of STALL_S."""
         self._socket = connected
         self._has_work.set()
 
@@ -93,6 +95,7 @@ class Feed:
 
     @property
     def waiting_control_frames(self) -> int:
+        """Number of control frames that are not written yet."""
         return len(self._control_frames)
 
     def send_control(self, frame: frames.ToSessions) -> None:

@@ -135,10 +135,12 @@ def pack(frame: ToSessions | FromSessions) -> bytes:
 
 
 def pack_config(config: WampConfig) -> bytes:
+    """The section as MessagePack, for a field of a frame."""
     return _encode(config)
 
 
 def unpack_config(data: bytes) -> WampConfig:
+    """The inverse of `pack_config`. Raises msgspec.MsgspecError: the streamer is trusted."""
     return msgspec.msgpack.decode(data, type=WampConfig, dec_hook=_path)
 
 
@@ -161,12 +163,16 @@ class FrameReader(Generic[T]):
         self._at = 0
 
     def feed(self, data: bytes) -> None:
+        """Append bytes; `next_frame` returns the frames in them."""
         del self._data[: self._at]
         self._at = 0
         self._data += data
 
     def take_lone_frame(self, data: bytes) -> T | None:
-        """The frame if `data` is exactly one and nothing waits; None: `feed` is to take it. Raises InvalidFrame."""
+        """The frame if `data` is exactly one and no other bytes wait, else None. Raises InvalidFrame.
+
+        It keeps nothing of `data`: a caller that does not use the frame passes `data` to `feed`.
+        """
         size = len(data) - _LENGTH_BYTES
         if len(self._data) != self._at or size < 0 or _LENGTH.unpack_from(data)[0] != size:
             return None
@@ -193,10 +199,12 @@ class FrameReader(Generic[T]):
 
 
 def reader_in_child() -> FrameReader[ToSessions]:
+    """The reader of the process of the sessions."""
     return FrameReader(msgspec.msgpack.Decoder(ToSessions), _MAX_PAYLOAD_BYTES)
 
 
 def reader_in_streamer(config: WampConfig) -> FrameReader[FromSessions]:
+    """The reader of the streamer. It limits a frame to one message of a client with its header."""
     return FrameReader(msgspec.msgpack.Decoder(FromSessions), config.max_message_bytes + _MAX_HEADER_BYTES)
 
 

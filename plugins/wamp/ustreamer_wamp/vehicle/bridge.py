@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bridge of a realm to the vehicle: rates of sessions as uEntities, subscriptions at uSubscription, messages as events.
+"""The bridge of a realm to the vehicle: rates of sessions as uEntities, subscriptions at uSubscription, and events.
 
-Runs on the loop's thread, except `PatternDirectory`, which the router reads.
+Runs on the loop's thread. Other threads may only test membership in `VehicleBridge.rates`.
 """
 
 import logging
@@ -306,7 +306,10 @@ class VehicleBridge:
     # Fast path of deliver_events, which is its oracle; compared by
     # plugins/wamp/tests/vehicle/test_bridge_events.py::test_a_lone_event_has_the_results_of_a_batch
     def deliver_lone_event(self, realm: Realm, entity: UUri, message: UMessage, value: bytes | None) -> None:
-        """As `deliver_events` of one event that no other one follows at once: each session writes it at once."""
+        """As `deliver_events` of one event that no other one follows at once: each session writes it at once.
+
+        `entity`, `message` and `value` are those of a `VehicleEvent`.
+        """
         rate, wanted = self.rates.get(entity), False
         if rate is not None:
             publication = self._publication(realm, message, value)

@@ -125,6 +125,7 @@ class WampEventTemplate:
         return [message.payload], False
 
     def kwargs(self, message: UMessage) -> dict[str, Any]:
+        """The keyword arguments: the attributes, with the id of this message."""
         kwargs = self._kwargs.copy()
         kwargs["id"] = str(message.id)
         return kwargs
@@ -139,7 +140,7 @@ def pack_value(decode: Decode, payload: bytes) -> bytes:
 
 
 def args_of(message: UMessage, value: bytes) -> tuple[list[Any], bool]:
-    """As `WampEventTemplate.args`, from the result of `pack_value`."""
+    """As `WampEventTemplate.args`, from the result of `pack_value` for a message with a payload."""
     return ([msgspec.msgpack.decode(value)], False) if value else ([message.payload], True)
 
 
