@@ -22,7 +22,7 @@ from ustreamer_pipeline.gold.rules.answers import Answers
 from ustreamer_pipeline.gold.rules.dead_letters import Letters
 from ustreamer_pipeline.gold.rules.expiry import Expired
 from ustreamer_pipeline.gold.rules.ledger import LedgerLaw
-from ustreamer_pipeline.gold.rules.numbers import Sequence
+from ustreamer_pipeline.gold.rules.numbers import SequenceNumbers
 from ustreamer_pipeline.gold.rules.order import Order
 from ustreamer_pipeline.gold.rules.rates import NeverThrottled, Rate
 from ustreamer_pipeline.replay.files import event_files_of
@@ -183,7 +183,7 @@ RULES = [
         for rule in (Rate, NeverThrottled, Order, Expired, Echo, Letters, Answers)
         for name in rule.PROMISES
     ),
-    *(name for rule in (Sequence, LedgerLaw) for name in rule.PROMISES),
+    *(name for rule in (SequenceNumbers, LedgerLaw) for name in rule.PROMISES),
     "readable",
 ]
 """tests/test_chain.py has the rules that need real recordings."""

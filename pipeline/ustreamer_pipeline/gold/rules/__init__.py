@@ -15,14 +15,14 @@ from ustreamer_pipeline.gold.rules.dead_letters import Lettered, Letters
 from ustreamer_pipeline.gold.rules.decisions import Decisions
 from ustreamer_pipeline.gold.rules.expiry import Early, Expired
 from ustreamer_pipeline.gold.rules.ledger import LedgerLaw
-from ustreamer_pipeline.gold.rules.numbers import Changes, Segments, Sequence
+from ustreamer_pipeline.gold.rules.numbers import Changes, Segments, SequenceNumbers
 from ustreamer_pipeline.gold.rules.order import Order
 from ustreamer_pipeline.gold.rules.rates import NeverThrottled, Rate
 from ustreamer_pipeline.gold.rules.run import RunRule
 from ustreamer_pipeline.gold.rules.targets import PublicationTargets
 
 RUN_RULES: Final[tuple[type[RunRule], ...]] = (
-    *(Rate, NeverThrottled, Order, Expired, Echo, Letters, Answers, Sequence, LedgerLaw),
+    *(Rate, NeverThrottled, Order, Expired, Echo, Letters, Answers, SequenceNumbers, LedgerLaw),
     *(PublicationTargets, Lettered, Early, Segments, Changes),
 )
 

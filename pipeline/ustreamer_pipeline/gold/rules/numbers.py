@@ -14,7 +14,7 @@ from ustreamer_pipeline.replay.rows import Ints
 _SUBJECT = "rows of the run"
 
 
-class Sequence(RunRule):
+class SequenceNumbers(RunRule):
     """Numbers of a run are contiguous: a missing number was announced as a gap, or belongs to a missing segment.
 
     Rows come nearly in the order of their numbers. Memory: the ranges of numbers that were there so far, each with the

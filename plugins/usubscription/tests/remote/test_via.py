@@ -137,7 +137,7 @@ def test_the_unsubscribe_at_the_device_before_is_repeated_until_it_is_answered(m
     [ending] = [each for each in rig.take_remote_requests() if rig.remote_request_fields(each)[0] == 2]
     forged = error_response(UUID(0x7000, 2 << 62), ending, UStatus(UCode.NOT_FOUND, "no"))
     rig.client.send(replace(forged, attributes=replace(forged.attributes, source=UUri(FAR, 0, 3, 2))))
-    for code, pause_s, version in ((UCode.UNAVAILABLE, 1, 3), (UCode.UNIMPLEMENTED, 0, 4)):
+    for code, pause_s, version in ((UCode.UNAVAILABLE, 1, 4), (UCode.UNIMPLEMENTED, 0, 3)):
         rig.remote_refuses(ending, code)
         rig.advance(s=pause_s)
         [ending] = rig.take_remote_requests()
@@ -181,3 +181,21 @@ def test_only_a_device_behind_an_endpoint_is_called(tmp_path: Path, name: str, *
     after = EarlierUpstreams(tmp_path / "via", {}, links)
     after.load([TOPIC])
     assert [key for key, _ in after.pop_due(0)] == [(name, TOPIC)] * ends
+
+
+def test_several_topics_end_at_a_device_of_version_4(make_rig: "MakeRig") -> None:
+    rig = make_rig(via={FAR: NEAR}).start()
+    topics = [TOPIC.with_resource(0x8000 + n) for n in range(4)]
+    for topic in topics:
+        rig.subscribe(topic)
+        rig.remote_grants(rig.take_remote_request())
+    rig.config["via"] = {}
+    rig.restart()
+    calls = [each for each in rig.take_remote_requests() if rig.remote_request_fields(each)[0] == 2]
+    for call in calls:
+        rig.remote_refuses(call, UCode.UNIMPLEMENTED)
+    again = [each for each in rig.take_remote_requests() if rig.remote_request_fields(each)[0] == 2]
+    for versions, found in ((3, calls), (4, again)):
+        sinks = [each.attributes.sink for each in found]
+        assert sinks == [UUri(NEAR, 0, versions, 2)] * 4
+        assert sorted(rig.remote_request_fields(each)[1] for each in found) == topics

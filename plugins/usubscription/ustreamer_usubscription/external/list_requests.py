@@ -55,7 +55,7 @@ class ListRequests:
         if len(self._open) > MAX_OPEN:
             self._open.popitem(last=False)
 
-    def is_valid(self, version: int, now_ns: int) -> bool:
+    def is_outstanding(self, version: int, now_ns: int) -> bool:
         """Whether the awaited page has been requested in `version` so lately that the answer may follow.
 
         False if the process is quick: its answer would be there.

@@ -128,7 +128,9 @@ class ExternalUsubscription:
         self._next_poll_ns = self._timer_ns = self._requested_ns = 0
         self._listed: dict[TopicEntityPair, SubscriptionRecord] = {}  # the pages so far
         self._listed_count = 0
-        self._pages: dict[tuple[int, int], tuple[bytes, Page]] = {}  # by version and offset, of the last list
+        # By version and offset: the pages of this list, and of the one before.
+        self._pages: dict[tuple[int, int], tuple[bytes, Page]] = {}
+        self._last_pages = self._pages
         self._overlap = 0  # entries of the page before that the next one repeats
         self._last_listed = b""
         self._has_moved = False  # entries, while the pages so far were read
@@ -198,8 +200,8 @@ class ExternalUsubscription:
     def on_endpoints_up(self) -> None:
         """Request the list from now on. Safe from any thread."""
         self._next_poll_ns = self._context.clock.monotonic_ns()
+        self._set_outage(NO_ANSWER)  # before the first answer can end it
         self._is_started = True
-        self._set_outage(NO_ANSWER)
         self._inbox.wake()
 
     def stop(self) -> None:
@@ -253,6 +255,7 @@ class ExternalUsubscription:
     def _begin_list(self) -> None:
         self._listed, self._listed_count, self._changes = {}, 0, []
         self._overlap, self._has_moved = 0, False
+        self._last_pages, self._pages = self._pages, {}
         self._refusal = None
         self._topics.clear()
         self._listed_topics.clear()
@@ -263,7 +266,7 @@ class ExternalUsubscription:
         pause_ns = max(self._poll_ns(), self._requests.pause_ns(self._unanswered))
         ttl_ns = self._requests.ttl_ns(pause_ns)
         for version in versions:
-            if self._requests.is_valid(version, now_ns):
+            if self._requests.is_outstanding(version, now_ns):
                 continue
             topic = self._topics[0] if self._topics else None
             payload = fetch_request(version, self._listed_count - self._overlap, topic).SerializeToString()
@@ -428,12 +431,10 @@ class ExternalUsubscription:
     def _page_in(self, message: UMessage) -> Page:
         """Decoded once for each content: 20 000 unchanged entries took 0.1 s of CPU at each list."""
         place = (self._version, self._listed_count)
-        payload, page = self._pages.get(place, (b"", None))
+        payload, page = self._last_pages.get(place, (b"", None))
         if page is None or payload != message.payload:
             page = page_in(message, self._version, self._authority)
-            self._pages[place] = (message.payload, page)
-        if not page.has_more:
-            self._pages = {at: each for at, each in self._pages.items() if at <= place}
+        self._pages[place] = (message.payload, page)
         return page
 
     def _on_disturbed(self, known: dict[TopicEntityPair, SubscriptionRecord], now_ns: int) -> None:

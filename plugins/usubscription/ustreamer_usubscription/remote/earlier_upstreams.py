@@ -15,12 +15,12 @@ import msgspec
 
 from ustreamer.core.base.links import LinkStates
 from ustreamer.core.routing.subscription_reconciler import SubscriptionReconciler
-from ustreamer.core.routing.usubscription_codec import NOT_DELIVERED, VERSION_3
+from ustreamer.core.routing.usubscription_codec import NOT_DELIVERED, VERSION_3, VERSION_4
 from ustreamer.core.storage.store_files import sync_directory
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuid import UUID
-from ustreamer.uprotocol.uuri import UUri
+from ustreamer.uprotocol.uuri import ANY_INSTANCE, UUri
 from ustreamer_usubscription.remote.peer_versions import OTHER_VERSION
 from ustreamer_usubscription.remote.remote_calls import CALL_POLICY
 
@@ -48,7 +48,7 @@ class EarlierUpstreams:
             CALL_POLICY, lambda key: key[0], links.state_of
         )
         self._ending: set[DeviceTopic] = set()
-        self._versions: dict[str, int] = {}  # of each device
+        self._versions: dict[DeviceTopic, int] = {}  # of the next call, if it is not the first one
         self._refused: set[DeviceTopic] = set()  # with UNIMPLEMENTED, once
         self.is_pending = self._reconciler.is_pending
         self.on_link_changed = self._reconciler.on_link_changed
@@ -109,11 +109,10 @@ class EarlierUpstreams:
     def pop_due(self, now_ns: int) -> Iterator[tuple[DeviceTopic, int]]:
         """The calls to make now, each with its version; pass each to `begin_call` before taking the next."""
         for entry in self._reconciler.pop_timeouts(now_ns):
-            device = entry.key[0]
-            self._versions[device] = OTHER_VERSION[self._version_of(device)]
+            self._use_other_version(entry.key)
             self._reconciler.retry(entry)
         for entry in self._reconciler.pop_ready():
-            yield entry.key, self._version_of(entry.key[0])
+            yield entry.key, self._version_of(entry.key)
 
     def begin_call(self, key: DeviceTopic, reqid: UUID, now_ns: int) -> None:
         """Record the call as pending. Called before the send, because the response can be immediate."""
@@ -134,12 +133,12 @@ class EarlierUpstreams:
         if entry is None or reqid is None or response.attributes.source.authority_name != entry.key[0]:
             return
         self._reconciler.on_response(reqid)
-        device = entry.key[0]
         if code in NOT_DELIVERED:
+            self._use_other_version(entry.key)
             self._reconciler.on_failure(entry, now_ns, jitter)
         elif code is UCode.UNIMPLEMENTED and entry.key not in self._refused:
             self._refused.add(entry.key)
-            self._versions[device] = OTHER_VERSION[self._version_of(device)]
+            self._use_other_version(entry.key)
             self._reconciler.retry(entry)
         else:
             self._end(entry.key)
@@ -148,8 +147,12 @@ class EarlierUpstreams:
         self._reconciler.forget(key)
         self._ending.discard(key)
         self._refused.discard(key)
+        self._versions.pop(key, None)
         if not self._ending:
             self._write()
 
-    def _version_of(self, device: str) -> int:
-        return self._versions.get(device, VERSION_3)
+    def _version_of(self, key: DeviceTopic) -> int:
+        return VERSION_4 if key[1].ue_instance == ANY_INSTANCE else self._versions.get(key, VERSION_3)
+
+    def _use_other_version(self, key: DeviceTopic) -> None:
+        self._versions[key] = OTHER_VERSION[self._version_of(key)]

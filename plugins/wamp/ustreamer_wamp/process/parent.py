@@ -151,7 +151,10 @@ class SessionsProcess:
 
     def statistics(self) -> Mapping[str, int]:
         report = self._report
-        return {**(self._counts + self._earlier_counts + Counter(report.counts)), **report.gauges}
+        return {
+            **(self._earlier_counts + Counter(dict(self._counts)) + Counter(report.counts)),
+            **report.gauges,
+        }
 
     # --- the life of the child ----------------------------------------------------------------------------------
 

@@ -208,6 +208,8 @@ class AwaitedReceipts:
                 if not receiver.tokens:
                     receiver.present_since_ns = now_ns
                     receiver.is_ready = False
+                if len(receiver.last_tokens) >= 2 * _MAX_TOKENS:
+                    receiver.last_tokens = dict(receiver.tokens)
                 receiver.tokens[token] = receiver.last_tokens[token] = now_ns
                 receiver.gone_ns = NEVER_NS
             elif not is_present:
