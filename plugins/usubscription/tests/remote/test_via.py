@@ -11,6 +11,7 @@ from ustreamer_usubscription.remote.earlier_upstreams import EarlierUpstreams
 
 from ustreamer.core.base.links import LinkStates
 from ustreamer.uprotocol.pb import usubscription_v3 as pb
+from ustreamer.uprotocol.pb import usubscription_v4 as pb4
 from ustreamer.uprotocol.umessage import error_response
 from ustreamer.uprotocol.ustatus import UCode, UStatus
 from ustreamer.uprotocol.uuid import UUID
@@ -137,7 +138,7 @@ def test_the_unsubscribe_at_the_device_before_is_repeated_until_it_is_answered(m
     [ending] = [each for each in rig.take_remote_requests() if rig.remote_request_fields(each)[0] == 2]
     forged = error_response(UUID(0x7000, 2 << 62), ending, UStatus(UCode.NOT_FOUND, "no"))
     rig.client.send(replace(forged, attributes=replace(forged.attributes, source=UUri(FAR, 0, 3, 2))))
-    for code, pause_s, version in ((UCode.UNAVAILABLE, 1, 4), (UCode.UNIMPLEMENTED, 0, 3)):
+    for code, pause_s, version in ((UCode.UNAVAILABLE, 1, 3), (UCode.UNIMPLEMENTED, 0, 4)):
         rig.remote_refuses(ending, code)
         rig.advance(s=pause_s)
         [ending] = rig.take_remote_requests()
@@ -163,12 +164,13 @@ def test_after_a_silence_of_the_device_before_it_is_called_in_the_other_version(
     assert versions == [3, 4, 3]
 
 
-def test_a_damaged_file_of_the_last_via_ends_nothing(make_rig: "MakeRig") -> None:
+@pytest.mark.parametrize("damaged", [b'{"via": 1}', b'{"via": {"\xff": "device3"}}', b""])
+def test_a_damaged_file_of_the_last_via_ends_nothing(make_rig: "MakeRig", damaged: bytes) -> None:
     rig = make_rig(via={FAR: NEAR}).start()
     rig.subscribe(TOPIC)
     calls_of(rig)
     rig.stop()
-    (rig.state_dir / "usubscription.via").write_bytes(b'{"via": 1}')
+    (rig.state_dir / "usubscription.via").write_bytes(damaged)
     rig.config["via"] = {}
     rig.restart()
     assert calls_of(rig) == [(FAR, 3, 1)]
@@ -183,19 +185,53 @@ def test_only_a_device_behind_an_endpoint_is_called(tmp_path: Path, name: str, *
     assert [key for key, _ in after.pop_due(0)] == [(name, TOPIC)] * ends
 
 
-def test_several_topics_end_at_a_device_of_version_4(make_rig: "MakeRig") -> None:
+def ended_in_version_4(rig: "ServiceRig") -> set[UUri]:
+    """The topics that the device before ends in version 4, where it refuses version 3."""
+    ended = set()
+    for _ in range(3):
+        for call in rig.take_remote_requests():
+            sink = call.attributes.sink
+            assert sink is not None
+            if sink.ue_version_major == 3:
+                rig.remote_refuses(call, UCode.UNIMPLEMENTED)
+            elif sink.authority_name == NEAR and sink.resource_id == 2:
+                rig.remote_grants(call)
+                ended.add(rig.remote_request_fields(call)[1])
+    return ended
+
+
+def test_each_topic_ends_at_a_device_that_refuses_version_3(make_rig: "MakeRig") -> None:
+    topics = [TOPIC, TOPIC.with_resource(0x8001), TOPIC.with_resource(0x8002)]
     rig = make_rig(via={FAR: NEAR}).start()
-    topics = [TOPIC.with_resource(0x8000 + n) for n in range(4)]
-    for topic in topics:
-        rig.subscribe(topic)
+    for each in topics:
+        rig.subscribe(each)
         rig.remote_grants(rig.take_remote_request())
     rig.config["via"] = {}
     rig.restart()
-    calls = [each for each in rig.take_remote_requests() if rig.remote_request_fields(each)[0] == 2]
-    for call in calls:
-        rig.remote_refuses(call, UCode.UNIMPLEMENTED)
-    again = [each for each in rig.take_remote_requests() if rig.remote_request_fields(each)[0] == 2]
-    for versions, found in ((3, calls), (4, again)):
-        sinks = [each.attributes.sink for each in found]
-        assert sinks == [UUri(NEAR, 0, versions, 2)] * 4
-        assert sorted(rig.remote_request_fields(each)[1] for each in found) == topics
+    assert ended_in_version_4(rig) == set(topics)
+
+
+def test_after_a_silence_each_of_two_topics_is_called_in_the_other_version(make_rig: "MakeRig") -> None:
+    rig = make_rig(via={FAR: NEAR}).start()
+    for each in (TOPIC, TOPIC.with_resource(0x8001)):
+        rig.subscribe(each)
+        rig.remote_grants(rig.take_remote_request())
+    rig.config["via"] = {}
+    rig.restart()
+    rig.take_remote_requests()
+    rig.advance(s=300)
+    sinks = [each.attributes.sink for each in rig.take_remote_requests()]
+    assert [each for each in sinks if each is not None and each.authority_name == NEAR] == [
+        UUri(NEAR, 0, 4, 2)
+    ] * 2
+
+
+def test_a_topic_of_every_instance_ends_in_version_4(make_rig: "MakeRig") -> None:
+    topic = UUri(FAR, 0xFFFF_10AB, 3, 0x8000)
+    rig = make_rig(via={FAR: NEAR}).start()
+    rig.call(1, pb4.SubscribeRequest(topic=topic.to_pb()), version=4)
+    rig.remote_grants(rig.take_remote_request())
+    rig.config["via"] = {}
+    rig.restart()
+    sinks = [each.attributes.sink for each in rig.take_remote_requests()]
+    assert UUri(NEAR, 0, 4, 2) in sinks

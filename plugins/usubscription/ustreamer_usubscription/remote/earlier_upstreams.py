@@ -30,7 +30,7 @@ log = logging.getLogger("ustreamer.usubscription")
 
 
 class _ViaFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`via` of the last start, and the subscriptions to end then: pairs of device and topic."""
+    """`via` of the last start, and what was to be ended then: pairs of device and topic."""
 
     via: dict[str, str] = {}
     ending: list[tuple[str, str]] = []
@@ -48,8 +48,9 @@ class EarlierUpstreams:
             CALL_POLICY, lambda key: key[0], links.state_of
         )
         self._ending: set[DeviceTopic] = set()
-        self._versions: dict[DeviceTopic, int] = {}  # of the next call, if it is not the first one
-        self._refused: set[DeviceTopic] = set()  # with UNIMPLEMENTED, once
+        # Of each call and not of each device: several answers may refuse the same version.
+        self._versions: dict[DeviceTopic, int] = {}
+        self._refused: set[DeviceTopic] = set()  # in one version
         self.is_pending = self._reconciler.is_pending
         self.on_link_changed = self._reconciler.on_link_changed
         self.next_due_ns = self._reconciler.next_due_ns
@@ -74,20 +75,18 @@ class EarlierUpstreams:
         return device != self._via.get(authority, authority) and self._has_endpoint(device)
 
     def _read(self) -> _ViaFile:
-        """The file of the last start. One that cannot be read counts as the present `via`: nothing is ended."""
         try:
             found = msgspec.json.decode(self._path.read_bytes(), type=_ViaFile)
             for _, topic in found.ending:
                 UUri.parse(topic)
         except FileNotFoundError:
             return _ViaFile()
-        except (OSError, msgspec.DecodeError, UStatusError) as error:
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError, UStatusError) as error:
             log.warning("usubscription.via_unreadable", extra={"file": str(self._path), "why": str(error)})
             return _ViaFile(self._via)
         return found
 
     def _write(self) -> None:
-        """Replace the file at once, so that a power cut leaves the former one or this one. Errors are logged."""
         if not (self._via or self._ending or self._path.exists()):
             return
         text = msgspec.json.encode(
@@ -115,7 +114,6 @@ class EarlierUpstreams:
             yield entry.key, self._version_of(entry.key)
 
     def begin_call(self, key: DeviceTopic, reqid: UUID, now_ns: int) -> None:
-        """Record the call as pending. Called before the send, because the response can be immediate."""
         entry = self._reconciler.find(key)
         assert entry is not None
         self._reconciler.begin_call(entry, reqid, now_ns)
@@ -134,7 +132,6 @@ class EarlierUpstreams:
             return
         self._reconciler.on_response(reqid)
         if code in NOT_DELIVERED:
-            self._use_other_version(entry.key)
             self._reconciler.on_failure(entry, now_ns, jitter)
         elif code is UCode.UNIMPLEMENTED and entry.key not in self._refused:
             self._refused.add(entry.key)
@@ -151,8 +148,11 @@ class EarlierUpstreams:
         if not self._ending:
             self._write()
 
-    def _version_of(self, key: DeviceTopic) -> int:
-        return VERSION_4 if key[1].ue_instance == ANY_INSTANCE else self._versions.get(key, VERSION_3)
-
     def _use_other_version(self, key: DeviceTopic) -> None:
         self._versions[key] = OTHER_VERSION[self._version_of(key)]
+
+    def _version_of(self, key: DeviceTopic) -> int:
+        """A topic of every instance exists in version 4 only."""
+        if key[1].ue_instance == ANY_INSTANCE:
+            return VERSION_4
+        return self._versions.get(key, VERSION_3)
