@@ -238,6 +238,61 @@ def test_a_list_whose_entries_move_between_its_pages_without_an_update_ends_noth
     rig.wait_topics()
 
 
+def test_an_empty_page_that_is_not_the_last_ends_nothing(rig: Rig) -> None:
+    rig.answer(rig.wait_request(1), *map(listed, TOPICS[:3]))
+    rig.wait_topics(*TOPICS[:3])
+    rig.advance(ms=600)
+    rig.answer(rig.wait_request(2), more=True)
+    rig.advance(ms=600)
+    rig.wait_request(3)
+    rig.wait_topics(*TOPICS[:3])
+
+
+def test_a_list_continues_after_a_page_that_has_only_the_entry_before(rig: Rig) -> None:
+    """Where the bytes of a page are limited, a large entry has its own."""
+    rig.answer(rig.wait_request(1), listed(TOPICS[0]), listed(TOPICS[1]), more=True)
+    rig.answer(rig.wait_request(2), more=True)
+    third = rig.wait_request(3)
+    assert pb3.FetchSubscriptionsRequest.FromString(third.payload).offset == 2
+    rig.answer(third, listed(TOPICS[2]))
+    rig.wait_topics(*TOPICS[:3])
+
+
+def test_a_process_that_ignores_the_offset_is_not_asked_for_ever(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    for count in (1, 2):
+        rig.answer(rig.wait_request(count), *map(listed, TOPICS[:2]), more=True, has_moved=True)
+    rig.wait_topics(*TOPICS[:2])
+    assert len(rig.requests) == 2
+    rig.service.stop()
+
+
+def test_decoded_pages_are_those_of_one_list(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    for count, first in enumerate((1, 2, 3)):
+        rig.answer(rig.wait_request(2 * count + 1), *map(listed, TOPICS[:first]), more=True)
+        rig.answer(rig.wait_request(2 * count + 2), *map(listed, TOPICS[first:]))
+        rig.wait_topics(*TOPICS)
+        rig.advance(ms=600)
+    rig.wait_request(7)
+    assert len(rig.service._pages) == 2
+    rig.service.stop()
+
+
+def test_after_a_pause_of_the_process_the_next_request_follows_the_last_answer(rig: Rig) -> None:
+    rig.answer(rig.wait_request(1), listed(TOPICS[0]))
+    for count in (2, 3, 4):
+        rig.advance(ms=600 if count == 2 else 1_000)
+        rig.wait_request(count)
+    rig.advance(ms=500)
+    waiting = [each for each in rig.requests[1:] if each.attributes.sink == UUri(OWN, 0, 3, 3)]
+    for each in waiting:
+        rig.answer(each, listed(TOPICS[0]))
+    count = len(rig.requests)
+    rig.advance(ms=1_000)
+    rig.wait_request(count + 1)
+
+
 def test_what_two_lists_in_pages_lack_ends(rig: Rig) -> None:
     rig.answer(rig.wait_request(1), *map(listed, TOPICS[:3]))
     rig.wait_topics(*TOPICS[:3])

@@ -128,9 +128,8 @@ class ExternalUsubscription:
         self._next_poll_ns = self._timer_ns = self._requested_ns = 0
         self._listed: dict[TopicEntityPair, SubscriptionRecord] = {}  # the pages so far
         self._listed_count = 0
-        # By version and offset: the pages of this list, and of the one before.
-        self._pages: dict[tuple[int, int], tuple[bytes, Page]] = {}
-        self._last_pages = self._pages
+        self._pages: dict[tuple[int, int], tuple[bytes, Page]] = {}  # by version and offset, of the last list
+        self._pages_read: dict[tuple[int, int], tuple[bytes, Page]] = {}  # of this list
         self._overlap = 0  # entries of the page before that the next one repeats
         self._last_listed = b""
         self._has_moved = False  # entries, while the pages so far were read
@@ -254,8 +253,7 @@ class ExternalUsubscription:
 
     def _begin_list(self) -> None:
         self._listed, self._listed_count, self._changes = {}, 0, []
-        self._overlap, self._has_moved = 0, False
-        self._last_pages, self._pages = self._pages, {}
+        self._overlap, self._has_moved, self._pages_read = 0, False, {}
         self._refusal = None
         self._topics.clear()
         self._listed_topics.clear()
@@ -376,6 +374,9 @@ class ExternalUsubscription:
         else:
             self._requests.on_answer(reqid, arrived_ns)
         if version is None:
+            if not self._requests.is_awaiting:  # after a pause of the whole process the next answers come at once
+                now_ns = self._context.clock.monotonic_ns()
+                self._next_poll_ns = min(self._next_poll_ns, self._poll_after_answer_ns(now_ns))
             return
         self._version, self._is_denied, self._is_answering = version, False, True
         ends_page = code in (UCode.OK, *_OF_OTHER_VERSION) or self._topics
@@ -388,7 +389,10 @@ class ExternalUsubscription:
         self._unanswered, now_ns = 0, self._context.clock.monotonic_ns()
         self._on_list(message, code, now_ns)
         if not self._requests.is_awaiting:
-            self._next_poll_ns = max(self._requested_ns + self._poll_ns(), now_ns + self._requests.rest_ns)
+            self._next_poll_ns = self._poll_after_answer_ns(now_ns)
+
+    def _poll_after_answer_ns(self, now_ns: int) -> int:
+        return max(self._requested_ns + self._poll_ns(), now_ns + self._requests.rest_ns)
 
     def _on_list(self, message: UMessage, code: UCode, now_ns: int) -> None:
         if self._topics:
@@ -403,18 +407,22 @@ class ExternalUsubscription:
             self.counts["unreadable"] += 1
             return
         self.counts["unreadable"] += page.skipped
+        count_before = len(self._listed)
         self._listed |= {each.pair: each for each in page.subscriptions}
         self._has_moved |= bool(self._overlap) and page.first != self._last_listed
-        read = page.length - self._overlap
-        self._listed_count += read
+        self._has_moved |= page.has_more and not page.length  # it has nothing to continue from
+        self._listed_count += page.length - self._overlap
         self._overlap, self._last_listed = int(page.length > 1), page.last
-        if page.has_more and read > 0 and self._listed_count < self.config.max_subscriptions:
+        # A process that ignores the offset repeats its first page for ever.
+        is_last = not page.has_more or (self._has_moved and len(self._listed) == count_before)
+        if not is_last and self._listed_count < self.config.max_subscriptions:
             self._request_page(now_ns)
             return
+        self._pages, self._pages_read = self._pages_read, {}
         self._refused = 0
         self._topics_in_silence.clear()
         known = {each.pair: each for each in self._directory if each.pair not in self._own}
-        if self._listed_count == page.length:
+        if self._listed_count == page.length and not self._has_moved:
             self._quiet_ns = now_ns
             self._on_complete(known)
             return
@@ -431,10 +439,10 @@ class ExternalUsubscription:
     def _page_in(self, message: UMessage) -> Page:
         """Decoded once for each content: 20 000 unchanged entries took 0.1 s of CPU at each list."""
         place = (self._version, self._listed_count)
-        payload, page = self._last_pages.get(place, (b"", None))
+        payload, page = self._pages.get(place, (b"", None))
         if page is None or payload != message.payload:
             page = page_in(message, self._version, self._authority)
-        self._pages[place] = (message.payload, page)
+        self._pages_read[place] = (message.payload, page)
         return page
 
     def _on_disturbed(self, known: dict[TopicEntityPair, SubscriptionRecord], now_ns: int) -> None:
