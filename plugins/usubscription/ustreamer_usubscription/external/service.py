@@ -374,7 +374,8 @@ class ExternalUsubscription:
         else:
             self._requests.on_answer(reqid, arrived_ns)
         if version is None:
-            if not self._requests.is_awaiting:  # after a pause of the whole process the next answers come at once
+            if not self._requests.is_awaiting:
+                # After a pause of the whole process the next answers come at once.
                 now_ns = self._context.clock.monotonic_ns()
                 self._next_poll_ns = min(self._next_poll_ns, self._poll_after_answer_ns(now_ns))
             return
