@@ -44,6 +44,7 @@ class ListRequests:
         self._page = 0
         self._last_answer_ns = 0
         self._response_time_ns = 0
+        self._longest_ns = (0, 0)  # response times of the last list and of this one
         self._answered_version = 0
         self.is_awaiting = False
         """Whether a page has been requested that has no answer yet."""
@@ -96,6 +97,12 @@ class ListRequests:
             # It answers one after the other. So after a pause of the whole process the next answers come at once.
             self._response_time_ns = min(now_ns - max(request.sent_ns, self._last_answer_ns), MAX_ANSWER_NS)
             self._last_answer_ns = now_ns
+            last_ns, this_ns = self._longest_ns
+            self._longest_ns = last_ns, max(this_ns, self._response_time_ns)
+
+    def begin_list(self) -> None:
+        """The next answer is of the first page. A quick first page does not show how long a later one takes."""
+        self._longest_ns = self._longest_ns[1], 0
 
     def end_page(self) -> None:
         """Answers to the requests so far do not count any more."""
@@ -105,7 +112,7 @@ class ListRequests:
     def pause_ns(self, unanswered: int) -> int:
         """The time from a request to the next one, after `unanswered` ones. The process can answer two in it."""
         longest_ns = QUICK_PAUSE_NS if self._is_quick else MAX_PAUSE_NS
-        return max(min(FIRST_PAUSE_NS << min(unanswered, 8), longest_ns), 2 * self._response_time_ns)
+        return max(min(FIRST_PAUSE_NS << min(unanswered, 8), longest_ns), 2 * max(self._longest_ns))
 
     def ttl_ns(self, pause_ns: int) -> int:
         """The ttl of a request that is followed by another one after `pause_ns`.

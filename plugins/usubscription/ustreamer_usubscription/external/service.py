@@ -252,6 +252,7 @@ class ExternalUsubscription:
                 self._next_poll_ns = min(self._next_poll_ns, soon_ns)
 
     def _begin_list(self) -> None:
+        self._requests.begin_list()
         self._listed, self._listed_count, self._changes = {}, 0, []
         self._overlap, self._has_moved, self._pages_read = 0, False, {}
         self._refusal = None

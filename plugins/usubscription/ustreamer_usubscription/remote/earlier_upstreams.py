@@ -26,6 +26,8 @@ from ustreamer_usubscription.remote.remote_calls import CALL_POLICY
 
 DeviceTopic: TypeAlias = tuple[str, UUri]
 
+_MAX_FILE_BYTES = 64 << 20  # more than that of a million topics
+
 log = logging.getLogger("ustreamer.usubscription")
 
 
@@ -76,6 +78,8 @@ class EarlierUpstreams:
 
     def _read(self) -> _ViaFile:
         try:
+            if (size := self._path.stat().st_size) > _MAX_FILE_BYTES:
+                raise msgspec.DecodeError(f"{size} bytes: expected at most {_MAX_FILE_BYTES}")
             found = msgspec.json.decode(self._path.read_bytes(), type=_ViaFile)
             for _, topic in found.ending:
                 UUri.parse(topic)
