@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, cast
 
 from ustreamer_pipeline import commands
-from ustreamer_pipeline.errors import PipelineError
+from ustreamer_pipeline.errors import PipelineError, damage_in_task
 
 
 class Command(Protocol):
@@ -48,5 +48,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         run: Callable[[argparse.Namespace], int] = options.run
         return run(options)
     except PipelineError as error:
-        print(f"ustreamer-pipeline {options.command}: {error}", file=sys.stderr)
-        return error.exit_code
+        failure = error
+    except Exception as error:
+        damage = damage_in_task(error)
+        if damage is None:
+            raise
+        failure = damage
+    print(f"ustreamer-pipeline {options.command}: {failure}", file=sys.stderr)
+    return failure.exit_code

@@ -656,6 +656,18 @@ def test_the_command_names_violating_rows_and_ends_with_1(
     assert json.loads(capsys.readouterr().out)["counts"] == {"never_throttled": 0}
 
 
+def test_a_damaged_file_is_one_line(
+    tmp_path: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_lake(tmp_path, Recording())
+    file = next((tmp_path / schemas.DELIVERIES.folder).rglob("*.parquet"))
+    file.write_bytes(file.read_bytes()[:-9])
+    assert main(["audit", str(tmp_path)]) == 74
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("ustreamer-pipeline audit: ")
+    assert file.name in last
+
+
 def test_invalid_arguments_are_named(
     tmp_path: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ustreamer_pipeline.gold import rules as row_rules
-from ustreamer_pipeline.gold.gateway_audit import Dates
 from ustreamer_pipeline.gold.ordered_pass import findings_in_order
 from ustreamer_pipeline.gold.readable import PROMISE, readable
 from ustreamer_pipeline.lake.snapshot import Snapshot, snapshot_of
@@ -53,6 +52,15 @@ class AuditedLake:
     """Files of deliveries, by gateway."""
 
     @property
+    def unread(self) -> dict[str, list[str]]:
+        """Files of deliveries of other dates, by gateway."""
+        read = {uri for uris in self.files.values() for uri in uris}
+        return {
+            gateway: [uri for uri in uris if uri not in read]
+            for gateway, uris in files_of(self.snapshot).items()
+        }
+
+    @property
     def rows(self) -> int:
         """Number of deliveries."""
         files = self.snapshot.files_of(DELIVERIES.name)
@@ -67,13 +75,13 @@ def load(spark: "SparkSession", lake: str, since: str = "", until: str = LAST_DA
 
 def findings(lake: AuditedLake, rules: Collection[str] = tuple(PROMISES)) -> "DataFrame":
     """All rows that violate one of the rules, with the columns FINDINGS."""
-    dates = Dates(lake.since, "" if lake.until == LAST_DATE else lake.until)
     found = findings_in_order(
         lake.spark,
         lake.files,
         event_files_of(lake.snapshot),
         [name for name in rules if name in row_rules.PROMISES],
-        dates,
+        lake.since,
+        lake.unread,
     )
     if "readable" not in rules:
         return found

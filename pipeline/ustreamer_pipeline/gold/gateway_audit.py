@@ -9,7 +9,7 @@ the rows again (rules/run.py).
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -19,8 +19,8 @@ from ustreamer_pipeline.gold.rules import PROMISES, RUN_RULES
 from ustreamer_pipeline.gold.rules.decisions import Decisions
 from ustreamer_pipeline.gold.rules.run import Finding, Row, RunRows, RunRule, RunTables
 from ustreamer_pipeline.groups import stretches
-from ustreamer_pipeline.recording.rows import DAY_US, day_text
 from ustreamer_pipeline.replay.gate_inputs import gate_inputs
+from ustreamer_pipeline.replay.order import Span
 from ustreamer_pipeline.replay.rows import Dictionary, int_column
 from ustreamer_pipeline.schemas import COUNTERS, DEAD_LETTERS, GAPS, LEAPS, SEGMENTS, SUBSCRIPTIONS
 
@@ -31,33 +31,19 @@ _TABLES: Final = tuple(table.name for table in (SUBSCRIPTIONS, DEAD_LETTERS, GAP
 """Fields of `RunTables` with the same names."""
 
 
-class Dates(NamedTuple):
-    """The dates of an audit, both inclusive; empty: no limit."""
-
-    since: str = ""
-    until: str = ""
-
-    def is_before(self, time_us: int | None) -> bool:
-        """Whether a time in us since 1970 is before the first date; None is not."""
-        return bool(self.since) and time_us is not None and day_text(time_us // DAY_US) < self.since
-
-    def is_after(self, time_us: int) -> bool:
-        """Whether a time in us since 1970 is after the last date."""
-        return bool(self.until) and day_text(time_us // DAY_US) > self.until
-
-
-ALL_DATES: Final = Dates()
-
-
 def audit_gateway(
     gateway: str,
     events: Sequence[Row],
     read: Read,
     rules: Collection[str] = tuple(PROMISES),
-    dates: Dates = ALL_DATES,
+    since: str = "",
+    unread: Sequence[Span] = (),
 ) -> Iterator[list[Finding]]:
-    """Findings of these rules about one gateway, in parts. `events` are rows of its small tables."""
-    audit = _GatewayAudit(gateway, events, rules, dates)
+    """Findings of these rules about one gateway, in parts. `events` are rows of its small tables.
+
+    Rows before the date `since` are not read; empty: no limit. `unread` are the files that are not read.
+    """
+    audit = _GatewayAudit(gateway, events, rules, since, unread)
     columns = audit.columns
     for batch in read(columns) if columns else ():
         yield audit.feed(batch)
@@ -71,18 +57,25 @@ def audit_gateway(
 class _GatewayAudit:
     """Audits one gateway: `feed` and `end`, then `feed_again` and `end_again` if there are columns to read again."""
 
-    def __init__(self, gateway: str, events: Sequence[Row], rules: Collection[str], dates: Dates) -> None:
+    def __init__(
+        self,
+        gateway: str,
+        events: Sequence[Row],
+        rules: Collection[str],
+        since: str,
+        unread: Sequence[Span],
+    ) -> None:
         self._gateway = gateway
         self._rules = frozenset(rules)
         self._chosen = [rule for rule in RUN_RULES if not self._rules.isdisjoint(rule.PROMISES)]
         self._tables = _by_run(events)
-        self._dates = dates
+        self._unread_runs = [(each.first[0], each.last[0]) for each in unread]
         self._began_us = {
             run: min(row["began_us"] for row in tables[SEGMENTS.name])
             for run, tables in self._tables.items()
             if tables[SEGMENTS.name]
         }
-        self._inputs = gate_inputs(gateway, events, dates.since)
+        self._inputs = gate_inputs(gateway, events, since)
         self._decisions: Decisions | None = None
         if not self._rules.isdisjoint(Decisions.PROMISES):
             self._decisions = Decisions(gateway, self._began_us, self._inputs)
@@ -158,18 +151,11 @@ class _GatewayAudit:
             run,
             **self._tables.get(run, {}),
             settings={epoch: each for (of, epoch), each in self._inputs.tolerances.items() if of == run},
-            begins_earlier=self._dates.is_before(self._began_us.get(run)),
-            continues_later=self._may_continue(run),
+            is_cut=any(first <= run <= last for first, last in self._unread_runs),
             dictionary=self._dictionary,
             endpoints=self._endpoints,
         )
         return [rule(tables) for rule in self._chosen]
-
-    def _may_continue(self, run: int) -> bool:
-        """Whether the run may have rows after the last date: it neither stopped, nor did the next one begin by then."""
-        stops = [row["time_us"] for row in self._tables.get(run, {}).get(COUNTERS.name, ()) if row["final"]]
-        ends = [*stops, *(time_us for other, time_us in self._began_us.items() if other > run)]
-        return bool(self._dates.until) and (not ends or self._dates.is_after(min(ends)))
 
     def _end_run(self) -> list[Finding]:
         found: list[Finding] = []

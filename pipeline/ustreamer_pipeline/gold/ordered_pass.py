@@ -6,14 +6,15 @@ Spark distributes file names, as for a what-if. A task reads the small tables of
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from ustreamer_pipeline.gold.gateway_audit import ALL_DATES, Dates, audit_gateway
+from ustreamer_pipeline.gold.gateway_audit import audit_gateway
 from ustreamer_pipeline.gold.rules import PROMISES
 from ustreamer_pipeline.gold.rules.run import FINDINGS
-from ustreamer_pipeline.replay.files import read_gateway, read_small_tables, task_count
+from ustreamer_pipeline.replay.files import file_span, read_gateway, read_small_tables, task_count
 from ustreamer_pipeline.replay.gate_inputs import EVENT_COLUMNS
 from ustreamer_pipeline.schemas import COUNTERS
 
@@ -37,7 +38,7 @@ _DDL: Final = ", ".join(f"{name} {'bigint' if name in _NUMBERS else 'string'}" f
 
 
 def _audit_task(
-    rules: Collection[str], dates: Dates
+    rules: Collection[str], since: str
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """The function of a task: a gateway, its files of deliveries and of small tables per row."""
 
@@ -46,7 +47,8 @@ def _audit_task(
             for row in batch.to_pylist():
                 events = list(read_small_tables(row["events"], _EVENT_COLUMNS))
                 read = partial(read_gateway, row["files"])
-                for found in audit_gateway(row["gateway"], events, read, rules, dates):
+                unread = list(filter(None, map(file_span, row["unread"])))
+                for found in audit_gateway(row["gateway"], events, read, rules, since, unread):
                     yield pa.RecordBatch.from_pylist(found, schema=FOUND)
 
     return work
@@ -57,13 +59,16 @@ def findings_in_order(
     files: Mapping[str, Sequence[str]],
     events: Mapping[str, Sequence[str]],
     rules: Collection[str] = tuple(PROMISES),
-    dates: Dates = ALL_DATES,
+    since: str = "",
+    unread: Mapping[str, Sequence[str]] | None = None,
 ) -> "DataFrame":
     """Findings of all gateways; `files` have the deliveries of a gateway in order, `events` its small tables.
 
-    Deliveries of other dates are not in `files`.
+    Deliveries of other dates are in `unread`; those before the date `since` are among them.
     """
-    gateways = {gateway: files.get(gateway, ()) for gateway in {**files, **events}}
-    rows = [(gateway, list(names), list(events.get(gateway, ()))) for gateway, names in gateways.items()]
-    table = spark.createDataFrame(rows, "gateway string, files array<string>, events array<string>")
-    return table.repartition(task_count(spark, gateways)).mapInArrow(_audit_task(rules, dates), _DDL)
+    parts = [files, events, unread or {}]
+    gateways = dict.fromkeys(chain.from_iterable(parts))
+    rows = [(gateway, *(list(part.get(gateway, ())) for part in parts)) for gateway in gateways]
+    schema = "gateway string, files array<string>, events array<string>, unread array<string>"
+    table = spark.createDataFrame(rows, schema)
+    return table.repartition(task_count(spark, gateways)).mapInArrow(_audit_task(rules, since), _DDL)

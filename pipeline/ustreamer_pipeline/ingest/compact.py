@@ -10,7 +10,6 @@ Nothing is shuffled or sorted: a task reads its small files in sequence and writ
 removes files that no version of the manifest lists.
 """
 
-import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 from ustreamer_pipeline.bronze.manifest import Manifest, commit, remove_dropped, remove_orphans
-from ustreamer_pipeline.errors import DamagedError
+from ustreamer_pipeline.errors import DamagedError, damage_in_task
 from ustreamer_pipeline.lake.snapshot import KEEP_S, TableFile
 from ustreamer_pipeline.lake.storage import storage_of
 from ustreamer_pipeline.lake.tables import WRITTEN_DDL, Batches, FileWriter, pack, read_file, written
@@ -134,10 +133,10 @@ def _write_large(
     try:
         made = spark.range(0, len(packed), 1, max(len(packed), 1)).mapInArrow(run, WRITTEN_DDL).collect()
     except PythonException as error:
-        damaged = re.search(r"DamagedError: (.*)", str(error))
-        if damaged is None:
+        damage = damage_in_task(error)
+        if damage is None:
             raise
-        raise DamagedError(damaged[1]) from error
+        raise damage from error
     large = [TableFile(*row) for row in made]
     found, expected = sum(file.rows for file in large), sum(file.rows for file in files)
     if found != expected:

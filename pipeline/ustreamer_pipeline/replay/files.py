@@ -36,7 +36,7 @@ def read_gateway(
     uris: Sequence[str], columns: Sequence[str], batch_rows: int = BATCH_ROWS
 ) -> Iterator[pa.RecordBatch]:
     """Rows of one gateway in order, with dictionary-encoded texts. Raises DamagedError with the file name."""
-    for files in group_in_order([(uri, _span(uri)) for uri in uris]) if len(uris) > 1 else [list(uris)]:
+    for files in group_in_order([(uri, file_span(uri)) for uri in uris]) if len(uris) > 1 else [list(uris)]:
         if len(files) == 1:
             yield from _read_file(files[0], columns, batch_rows)
             continue
@@ -56,7 +56,8 @@ def read_small_tables(
             yield from (rows.filter(pc.field("table").isin(tables)) if tables else rows).to_pylist()
 
 
-def _span(uri: str) -> Span | None:
+def file_span(uri: str) -> Span | None:
+    """Span of the rows of a file; None without rows. Raises DamagedError with the file name."""
     with _open_parquet(uri, ()) as file:
         _check(uri, file, KEY)
         return span_of(file.metadata)

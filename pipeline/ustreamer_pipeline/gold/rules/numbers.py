@@ -18,7 +18,8 @@ class SequenceNumbers(RunRule):
     """Numbers of a run are contiguous: a missing number was announced as a gap, or belongs to a missing segment.
 
     Rows come nearly in the order of their numbers. Memory: the ranges of numbers that were there so far, each with the
-    time of its first row. In a run without a violation these are the announced gaps and a few rows in flight.
+    time of its first row. In a run without a violation these are the announced gaps and a few rows in flight. In a run of
+    which only some dates are read, only numbers that come twice are found.
     """
 
     PROMISES: ClassVar = {"sequence": "every row is there, or announced as missing"}
@@ -62,16 +63,16 @@ class SequenceNumbers(RunRule):
         self._until = until[np.append(starts[1:], len(first)) - 1] if len(first) else until
 
     def end(self) -> None:
+        if self.run.is_cut:
+            return  # its other rows have some of the numbers
         first, until, time_us = self._first, self._until, self._time_us
-        if self.run.segments and not self.run.continues_later:
+        if self.run.segments:
             # One row after the last one, with the next number by the last segment: so a gap at the end is found.
             end = max(row["next_seq"] for row in self.run.segments)
             if end > (until[-1] if len(until) else 0):
                 first = np.append(first, end)
                 time_us = np.append(time_us, max(row["began_us"] for row in self.run.segments))
         ended = np.append(0, until)[: len(first)]
-        if self.run.begins_earlier:
-            first, ended, time_us = first[1:], ended[1:], time_us[1:]
         missing = first - ended
         known = self._announced(ended, first)
         for at in np.flatnonzero((missing > 0) & (known < missing)).tolist():

@@ -32,8 +32,8 @@ _TEXTS: Final = frozenset((*TEXTS, "sink"))
 class RunTables:
     """Rows of the small tables of one run, and what its gateway's rows showed so far.
 
-    `settings` are those of the throttle, by epoch. `begins_earlier`: the run has rows before the first date of the
-    audit, which were not read. `continues_later`: it may have rows after the last date.
+    `settings` are those of the throttle, by epoch. `is_cut`: the run may have rows of other dates, which are not
+    read.
     """
 
     gateway: str
@@ -45,15 +45,9 @@ class RunTables:
     counters: Sequence[Row] = ()
     leaps: Sequence[Row] = ()
     settings: Mapping[int, ThrottleSettings | float | None] = field(default_factory=dict)
-    begins_earlier: bool = False
-    continues_later: bool = False
+    is_cut: bool = False
     dictionary: Dictionary = field(default_factory=Dictionary)
     endpoints: Endpoints = field(default_factory=Endpoints)
-
-    @property
-    def is_cut(self) -> bool:
-        """Whether rows of other dates may be missing."""
-        return self.begins_earlier or self.continues_later
 
     @property
     def is_whole(self) -> bool:
