@@ -25,9 +25,12 @@ from tests.report.naive_report import (
     naive_totals,
 )
 from tests.sample_lakes import list_lake
+from ustreamer_pipeline.replay.rows import Dictionary
 from ustreamer_pipeline.report import gateway_pass, grouped_rows
 from ustreamer_pipeline.report.delivery_columns import COLUMNS
+from ustreamer_pipeline.report.gateway_messages import Queues, Talkers
 from ustreamer_pipeline.report.gateway_pass import GatewayReport, report_task
+from ustreamer_pipeline.report.gateway_tables import Latency, Losses, OverTime, Throttle, Totals
 from ustreamer_pipeline.report.latency_bins import bin_of, percentiles
 from ustreamer_pipeline.report.report import report
 from ustreamer_pipeline.report.small_tables import small_tables
@@ -293,3 +296,13 @@ def test_a_gateway_without_deliveries_has_the_rows_of_its_small_tables() -> None
         {"cause": "OVERRUN", "rows": 1},
     ]
     assert all(not rows for rows in made_of([], random.Random(0)).values())
+
+
+def test_a_gateway_without_rows_has_empty_tables() -> None:
+    texts = Dictionary()
+    made = [
+        *(Totals(), OverTime(), Losses(texts), Throttle(texts), Latency(texts)),
+        *(Queues(texts), Talkers(texts)),
+    ]
+    assert len({each.name for each in made}) == len(made)
+    assert [each.table().num_rows for each in made] == [0] * len(made)
