@@ -31,7 +31,7 @@ def test_the_page_has_the_stored_results() -> None:
 def test_every_mutant_was_found_or_has_a_reason_and_no_run_had_a_false_alarm() -> None:
     results = load_results(REPO)
     assert faults(results) == []
-    assert results.alarms.runs >= 3
+    assert results.alarms.runs >= 20
     assert results.alarms.busy_loops == 2
 
 
