@@ -126,7 +126,7 @@ def _decide_one_by_one(times: Times, due: int, limit: Limit, passed: Mask) -> in
 
 
 def may_lag(times: Times, msbs: Times, memory: GateMemory, period: int) -> bool:
-    """Whether a message may lag so far behind an earlier one that the gate considers its creation time.
+    """Whether a message may lag so far behind an earlier one, half a period, that the gate considers its creation time.
 
     False means that `decide` equals `Gate.admit` of each message. The gate's reference is some earlier message.
     """
@@ -136,7 +136,7 @@ def may_lag(times: Times, msbs: Times, memory: GateMemory, period: int) -> bool:
     if memory.msb:
         first = (memory.seen_ns - (memory.msb >> TIME_BITS) * NS_PER_MS) % (1 << 64)
         offsets = np.concatenate([np.array([first], dtype=np.uint64).view(np.int64), offsets])
-    return bool((offsets - np.minimum.accumulate(offsets) > period - NS_PER_MS).any())
+    return bool((offsets - np.minimum.accumulate(offsets) > period >> 1).any())
 
 
 def retuned(due: int, before: Limit, after: Limit, now: int) -> int:

@@ -181,6 +181,19 @@ def test_a_stalling_network_costs_no_messages_and_makes_no_burst(
     assert [number for _, number in receiver.left] == sorted(number for _, number in receiver.left)
 
 
+@pytest.mark.parametrize("latest", [False, True], ids=["drop", "latest"])
+@pytest.mark.parametrize("limit", [120, 150, 167, 200, 250, 500])
+def test_a_busy_machine_costs_a_slower_publisher_no_messages(limit: float, latest: bool) -> None:
+    """It delays each message by some ms more or less than the one before: often less than a period."""
+    rng = random.Random(6)
+    times = publication_times(100, 0, seed=6, seconds=60)
+    late = accumulate((now + int(rng.expovariate(1 / (4 * MS))) for now in times), max)
+    messages = [Message(*each) for each in zip(times, late, strict=True)]
+    receiver = SimulatedLimiter(Gate(period_of(limit), DEFAULT_TOLERANCE, MAX_DELAY), latest=latest)
+    assert len(receiver.offer_all(messages)) >= 0.999 * len(messages)
+    assert burst([now for now, _ in receiver.left], period_of(limit)) <= 2.5
+
+
 def test_by_arrival_alone_a_bunch_is_dropped() -> None:
     messages = STALLS[0].arrivals(publication_times(100, 0.01, seed=1))
     assert share(SimulatedLimiter(Gate(period_of(100), DEFAULT_TOLERANCE)), messages, 100, 100) < 0.85

@@ -14,11 +14,11 @@ period` before the due time. Its lateness decides the next due time:
 
     up to one period       due + period    the lateness is carried over
     up to PAUSE periods    now             one period of it is carried, which is the most
-    more                   now + period    a pause: nothing is carried, a new grid starts
+    more                   now + period    a pause: only the lag of the message is carried, a new grid starts
 
 The first two lines are the generic cell rate algorithm (ITU-T I.371) with a tolerance of `period + early`. In it, N
-messages take at least `(N - 1) * period - (period + early)`. The third line only delays the next message. So for
-every closed window of length T and any arrivals,
+messages take at least `(N - 1) * period - (period + early)`. The third line only delays the next message, as the lag
+is at most a period. So for every closed window of length T and any arrivals,
 
     messages passed <= T / period + 2 + tolerance
 
@@ -33,9 +33,10 @@ Messages that the network delivers in a bunch are a third fault of the usual lim
 messages of a 100 Hz publisher arrive at once. By arrival the publisher is too fast and five are dropped. No limiter
 that decides on arrival and never delays can do better: to pass all six breaks the bound above. So `Gate` has two steps:
 
-1. A message that is late by more than a period is judged by its creation time. That is its arrival minus its lag, as
-   compared with the message that passed before the stall. A fast publisher loses as many messages as without the stall;
-   a publisher that is no faster than the limit loses none.
+1. A message that lags by more than a period is judged by its creation time. That is its arrival minus its lag, as
+   compared with a reference: a message that passed before the stall. A fast publisher loses as many messages as
+   without the stall; a publisher that is no faster than the limit loses none. Lag may grow in small steps. So a message
+   that lags itself is not the next reference, as long as the reference is younger than `REFERENCE_NS`.
 2. Each message that passes gets a time to leave (`Gate.leaves_ns`), by a second gate on these times. The receiver gets
    at most T / period + 2.5 messages in any window, whatever the ids contain.
 
@@ -65,6 +66,7 @@ MIN_PACED_PERIOD_NS: Final = 1_000_000  # ids and timers are no finer
 PAUSE = 2.5
 LONG_AGO = -(2**63)  # more than PAUSE periods before any reading of the clock
 
+REFERENCE_NS: Final = 1_000_000_000
 DISTRUST_NS: Final = 10_000_000_000
 DELAYED_MESSAGES: Final = 250
 MAX_WAITING: Final = 128
@@ -126,7 +128,7 @@ class Gate:
         self.departure_gate: Gate | None = None
         """The gate of the times to leave, during a bunch and until no message is delayed; None at other times."""
         self._lag = 0  # by which the judged time is behind the arrival
-        self._msb = self._seen = 0  # id and judged time of the message that passed before the bunch
+        self._msb = self._seen = 0  # id and judged time of the reference
         self._distrust_until = LONG_AGO
         self._delayed = 0
         self.leaves_ns = 0
@@ -176,16 +178,15 @@ class Gate:
             return self._admit_paced(now_ns, msb)
         if late <= self._carry:
             self._due += self._period
-        elif (
-            # Less lag than a period is carried in any case. This estimate is at most 1 ms too high.
-            now_ns - self._seen - (msb - self._msb >> TIME_BITS) * NS_PER_MS > self._period
-            and (lag := self._lag_of(now_ns, msb)) > self._period
-        ):
-            return self._begin_pacing(now_ns, lag)
-        elif late <= self._pause:
-            self._due = now_ns
         else:
-            self._due = now_ns + self._period
+            made_ns = (msb - self._msb >> TIME_BITS) * NS_PER_MS
+            # This estimate is at most 1 ms too high. Less lag than half a period costs no message.
+            lag = self._lag_of(now_ns, msb) if now_ns - self._seen - made_ns > self._period >> 1 else 0
+            if lag > self._period:
+                return self._begin_pacing(now_ns, lag)
+            self._due = now_ns if late <= self._pause else now_ns + self._period - lag
+            if lag and now_ns - self._seen < REFERENCE_NS:
+                return True
         self._msb, self._seen = msb, now_ns
         return True
 
