@@ -105,6 +105,42 @@ def test_a_streamer_that_takes_nothing_gets_no_more_publications(
     assert link.unsent_bytes < 1_300_000
 
 
+def test_a_streamer_that_takes_nothing_gets_no_more_log_lines_and_reports(
+    connected: tuple[child.StreamerLink, socket.socket],
+) -> None:
+    link, _ = connected
+    line = frames.ForwardedLog("ustreamer.wamp", logging.INFO, "wamp.client_ended", {"reason": "x" * 1_000})
+
+    async def run() -> None:
+        link.open()
+        for _ in range(3_000):
+            link.send_log_line(line)
+        before = link.unsent_bytes
+        link._report()
+        assert link.unsent_bytes == before < 1_300_000
+
+    asyncio.run(run())
+    assert link.sessions.counts["log_lines_dropped"] > 1_000
+
+
+def test_a_defect_in_a_later_turn_ends_a_child(
+    connected: tuple[child.StreamerLink, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The streamer then starts another process. A child that only stops reading would stay."""
+    link, streamer = connected
+    monkeypatch.setattr(child, "_TURN_NS", 0)
+    frame = frames.pack(frames.SeenTopic("//a/1/1/8000"))
+    wrong = frames.pack(frames.SeenTopic("no topic"))
+
+    async def run() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+        link.open()
+        streamer.sendall(frame * 200 + wrong)
+        assert await asyncio.to_thread(link.ended.wait, 10.0)
+
+    asyncio.run(asyncio.wait_for(run(), 20.0))
+
+
 def test_a_streamer_that_reads_slowly_gets_all_frames_in_order(
     connected: tuple[child.StreamerLink, socket.socket],
 ) -> None:

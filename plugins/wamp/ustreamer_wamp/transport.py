@@ -345,6 +345,7 @@ _COUNTED: Final = dict.fromkeys(
         "evicted",
         "input_pauses",
         "listener_errors",
+        "log_lines_dropped",
         "message_timeouts",
         "pattern_topics_now",
         "pattern_topics_waiting",

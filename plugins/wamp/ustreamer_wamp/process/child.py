@@ -42,7 +42,7 @@ _REPORT_S: Final = 0.25
 _UNCHANGED_REPORTS: Final = 20
 """One of so many is sent although nothing has changed: the streamer ends a process that is silent."""
 _MAX_UNSENT_BYTES: Final = 1 << 20
-"""Bytes for the streamer that wait; above, publications of clients are refused."""
+"""Bytes for the streamer that wait; above, publications of clients are refused, and log lines and reports dropped."""
 _NICE: Final = 5
 _OOM_SCORE: Final = "500"
 
@@ -114,22 +114,26 @@ class StreamerLink:
                 self._deliver_lone_event(
                     self._realm, entity, UMessage(id, attributes, frame.payload), frame.value
                 )
-            else:
-                self._reader.feed(data)
-                self._process_frames()
+                return
+            self._reader.feed(data)
         except BaseException:
             self._on_lost()  # a defect: the streamer starts another process
             raise
+        self._process_frames()
 
     def _process_frames(self) -> None:
         """Process frames for a while. The others wait for the next iteration; meanwhile nothing more is read."""
         until_ns = time.monotonic_ns() + _TURN_NS  # noqa: TID251  # of this process
-        while self._process_batch():
-            if time.monotonic_ns() >= until_ns and self._loop is not None:  # noqa: TID251  # of this process
-                self._is_reading = False
-                self._loop.remove_reader(self._socket)
-                self._loop.call_soon(self._process_frames)
-                return
+        try:
+            while self._process_batch():
+                if time.monotonic_ns() >= until_ns and self._loop is not None:  # noqa: TID251  # of this process
+                    self._is_reading = False
+                    self._loop.remove_reader(self._socket)
+                    self._loop.call_soon(self._process_frames)
+                    return
+        except BaseException:
+            self._on_lost()  # as above
+            raise
         self._resume_reading()
 
     def _process_batch(self) -> bool:
@@ -166,7 +170,7 @@ class StreamerLink:
     def dispatch(self, message: UMessage) -> bool:
         """Send a message of a session; False for a publication above _MAX_UNSENT_BYTES, which is not sent."""
         is_publication = message.attributes.type is UMessageType.PUBLISH
-        if is_publication and self.unsent_bytes > _MAX_UNSENT_BYTES:
+        if is_publication and self._is_full:
             return False
         self.send(frames.SessionMessage(self._header_of(message.id, message.attributes), message.payload))
         return True
@@ -195,7 +199,7 @@ class StreamerLink:
     def _report(self) -> None:
         report = self.report()
         self._unchanged += 1
-        if report != self._reported or self._unchanged >= _UNCHANGED_REPORTS:
+        if not self._is_full and (report != self._reported or self._unchanged >= _UNCHANGED_REPORTS):
             self._reported, self._unchanged = report, 0
             self.send(report)
         asyncio.get_running_loop().call_later(_REPORT_S, self._report)
@@ -204,6 +208,13 @@ class StreamerLink:
         """The counters and gauges of now."""
         refusals = [(*key, count) for key, count in self.sessions.refused_by_peer().items()]
         return frames.Report(dict(self.sessions.counts), self.sessions.gauges(), refusals)
+
+    def send_log_line(self, line: frames.ForwardedLog) -> None:
+        """Send a line, or count it where too much waits for the streamer."""
+        if self._is_full:
+            self.sessions.counts["log_lines_dropped"] += 1
+        else:
+            self.send(line)
 
     def send(self, frame: frames.FromSessions) -> None:
         """Write a frame now, or when the streamer takes more. Dropped if the streamer is gone."""
@@ -217,6 +228,10 @@ class StreamerLink:
     def unsent_bytes(self) -> int:
         """Bytes of frames that the socket has not taken."""
         return len(self._unsent)
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._unsent) > _MAX_UNSENT_BYTES
 
     def _write(self) -> None:
         """Write what the streamer takes now, and the rest when it takes more."""
@@ -253,7 +268,7 @@ class LogToStreamer(logging.Handler):
             fields["traceback"] = logging.Formatter().formatException(record.exc_info)
         plain = msgspec.to_builtins(fields, enc_hook=str)
         line = frames.ForwardedLog(record.name, record.levelno, record.getMessage(), plain)
-        self._run_on_loop(self._link.send, line)
+        self._run_on_loop(self._link.send_log_line, line)
 
 
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
