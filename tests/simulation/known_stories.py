@@ -182,6 +182,8 @@ STORIES: Final[Mapping[str, Story]] = {
     ),
     "10 receiving streamer killed, its backlog on disk, receipts, durable": receiver_story(182),
     "10 receiving streamer killed and without power, a receipt lost": receiver_story(185),
+    # With congestion control BLOCK for receipts, 128 messages come twice.
+    "10 receiving streamer killed while its cut link has no room for receipts": receiver_story(297),
     "11 router frozen, then its cable cut": Story(
         38_562,
         (
