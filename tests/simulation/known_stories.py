@@ -184,6 +184,8 @@ STORIES: Final[Mapping[str, Story]] = {
     "10 receiving streamer killed and without power, a receipt lost": receiver_story(185),
     # With congestion control BLOCK for receipts, 128 messages come twice.
     "10 receiving streamer killed while its cut link has no room for receipts": receiver_story(297),
+    # What the last batch brought had waited in Zenoh for a second. It is judged by the time at which it was taken.
+    "10 streamer killed while its slow disk makes its input wait, durable": kill_story(694),
     "11 router frozen, then its cable cut": Story(
         38_562,
         (

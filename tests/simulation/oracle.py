@@ -212,9 +212,10 @@ class Oracle:
         window_ms = _KILL_WINDOW_MS + 2 * self._host.disk.slowest_ms
         if self._host.disk.was_refusing:
             return True
-        return (
-            self._was_put_by_killed(id) or self._world.sent[id].at_ns > killed_at_ns - window_ms * NS_PER_MS
-        )
+        # The time at which the streamer took it: before, it may have waited in Zenoh for a streamer with a full queue.
+        origin = INSIDE if destination == OUTSIDE else OUTSIDE
+        taken_ns = self._host.networks[origin].taken_ns[id]
+        return self._was_put_by_killed(id) or taken_ns > killed_at_ns - window_ms * NS_PER_MS
 
     def _was_put_by_killed(self, id: bytes) -> bool:
         """A killed process put it: `delivered` means that Zenoh took it, and the replay window died.
