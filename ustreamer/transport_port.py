@@ -317,8 +317,8 @@ class ReceivedStore(Protocol):
         """Messages received before this time were sent on, or are on disk."""
         ...
 
-    def add(self, ids: Sequence[bytes]) -> None:
-        """Add ids; the oldest ones go. They survive a kill on return, and a power cut within 1 s. Never raises."""
+    def add(self, ids: bytes) -> None:
+        """Add joined ids; the oldest ones go. They survive a kill on return, and a power cut within 1 s. Never raises."""
         ...
 
     def close(self) -> None:

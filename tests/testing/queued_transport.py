@@ -271,7 +271,7 @@ class DurableTransport(QueuedTransport):
 
     def add_received(self) -> None:
         while self.received is not None and self.unsafe and self.is_safe(self.unsafe[0][0]):
-            self.received.add([self.unsafe.popleft()[1]])
+            self.received.add(self.unsafe.popleft()[1])
 
     def is_safe(self, received_ns: int) -> bool:
         return self.received is not None and received_ns < self.received.safe_before_ns()

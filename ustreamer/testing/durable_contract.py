@@ -81,9 +81,9 @@ class RecordedReceivedStore:
         """See ReceivedStore."""
         return self.safe_ns
 
-    def add(self, ids: Sequence[bytes]) -> None:
+    def add(self, ids: bytes) -> None:
         """See ReceivedStore."""
-        self.added += ids
+        self.added += [ids[at : at + _ID_BYTES] for at in range(0, len(ids), _ID_BYTES)]
 
     def close(self) -> None:
         """See ReceivedStore."""

@@ -257,7 +257,7 @@ class PacketReceiver:
         while unsafe and unsafe[0][0].received_ns < before_ns:
             safe.append(unsafe.popleft())
         if safe:
-            store.add([id for _, id in safe if id])
+            store.add(b"".join([id for _, id in safe]))
             for packet, _ in safe:
                 self._acknowledge(packet.message, packet.connection)
         return _SAFE_MS if unsafe else None

@@ -14,6 +14,10 @@ def ids(first: int, end: int) -> list[bytes]:
     return [b"%0*d" % (ID_BYTES, each) for each in range(first, end)]
 
 
+def joined(first: int, end: int) -> bytes:
+    return b"".join(ids(first, end))
+
+
 def open_file(path: Path, states: StoreStates | None = None) -> tuple[ReceivedIdFile, list[bytes]]:
     file = ReceivedIdFile(path / "received" / "link", lambda: 0, states, capacity=10)
     return file, file.load()
@@ -24,7 +28,7 @@ def test_the_last_ids_are_there_after_a_kill_in_order(tmp_path: Path) -> None:
     assert found == []
     size = 0
     for first, end in ((1, 4), (4, 13), (13, 40), (40, 41)):
-        file.add(ids(first, end))
+        file.add(joined(first, end))
         killed, found = open_file(tmp_path)
         assert found == ids(max(1, end - 10), end)
         killed.close()
@@ -36,23 +40,23 @@ def test_the_last_ids_are_there_after_a_kill_in_order(tmp_path: Path) -> None:
 
 def test_a_damaged_file_yields_other_ids_and_no_error(tmp_path: Path) -> None:
     file, _ = open_file(tmp_path)
-    file.add(ids(1, 5))
+    file.add(joined(1, 5))
     file.close()
     path = tmp_path / "received" / "link"
     path.write_bytes(b"\xff" * 20 + path.read_bytes()[20:])
     file, found = open_file(tmp_path)
     assert set(ids(2, 5)) < set(found)
-    file.add(ids(5, 7))
+    file.add(joined(5, 7))
     file.close()
 
 
 def test_a_disk_that_refuses_is_reported_until_it_accepts(tmp_path: Path) -> None:
     states = StoreStates()
     file, _ = open_file(tmp_path, states)
-    with_refused_writes(errno.ENOSPC, lambda: file.add(ids(1, 2)))
+    with_refused_writes(errno.ENOSPC, lambda: file.add(joined(1, 2)))
     [state] = states.snapshot().values()
     assert state.degraded
-    file.add(ids(1, 2))
+    file.add(joined(1, 2))
     [state] = states.snapshot().values()
     assert (state.refused, state.degraded) == (1, "")
     file.close()
@@ -65,12 +69,12 @@ def test_without_a_file_nothing_is_kept_until_it_can_be_opened(tmp_path: Path) -
     file = ReceivedIdFile(directory / "link", time.clock().monotonic_ns, states, capacity=10)
     assert file.load() == []
     directory.unlink()
-    file.add(ids(1, 2))  # within a second of the last try
+    file.add(joined(1, 2))  # within a second of the last try
     [state] = states.snapshot().values()
     assert state.degraded
     assert not directory.exists()
     time.advance(s=1)
-    file.add(ids(2, 3))
+    file.add(joined(2, 3))
     [state] = states.snapshot().values()
     assert not state.degraded
     file.close()

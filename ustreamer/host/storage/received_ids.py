@@ -8,7 +8,7 @@ has a checksum: a damaged id equals that of no message.
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from struct import Struct
 from typing import Final
@@ -66,8 +66,8 @@ class ReceivedIdFile:
         self._next = _HEAD.unpack_from(content)[0] % self._capacity
         return content
 
-    def add(self, ids: Sequence[bytes]) -> None:
-        """Replace the oldest ids by these."""
+    def add(self, ids: bytes) -> None:
+        """Replace the oldest ids by these joined ones."""
         now_ns = self._monotonic_ns()
         if self._file < 0 and now_ns - self._opened_ns < _OPEN_NS:
             return
@@ -75,8 +75,9 @@ class ReceivedIdFile:
             if self._file < 0:
                 self._opened_ns = now_ns
                 self._open()
-            for begin in range(0, len(ids), self._capacity):
-                self._write(ids[begin : begin + self._capacity])
+            size = self._capacity * ID_BYTES
+            for begin in range(0, len(ids), size):
+                self._write(ids[begin : begin + size])
             if now_ns - self._synced_ns > _SYNC_NS:
                 self._synced_ns = now_ns
                 os.fdatasync(self._file)
@@ -85,12 +86,12 @@ class ReceivedIdFile:
             return
         self._states.on_written(str(self._path))
 
-    def _write(self, ids: Sequence[bytes]) -> None:
-        first = ids[: self._capacity - self._next]
-        os.pwrite(self._file, b"".join(first), _HEAD.size + self._next * ID_BYTES)
+    def _write(self, ids: bytes) -> None:
+        first = ids[: (self._capacity - self._next) * ID_BYTES]
+        os.pwrite(self._file, first, _HEAD.size + self._next * ID_BYTES)
         if len(first) < len(ids):
-            os.pwrite(self._file, b"".join(ids[len(first) :]), _HEAD.size)
-        self._next = (self._next + len(ids)) % self._capacity
+            os.pwrite(self._file, ids[len(first) :], _HEAD.size)
+        self._next = (self._next + len(ids) // ID_BYTES) % self._capacity
         os.pwrite(self._file, _HEAD.pack(self._next), 0)
 
     def close(self) -> None:

@@ -233,7 +233,7 @@ class ReceiptGiver:
             return  # it came before `clear`
         if not self._wake.wait(_SYNC_S if self._is_unsynced else None):
             if self.store is not None:
-                self.store.add(())
+                self.store.add(b"")
             self._is_unsynced = False
 
     def _give(self, before_ns: int) -> None:
@@ -249,7 +249,7 @@ class ReceiptGiver:
             return
         ids = b"".join(parts)
         if self.store is not None:
-            self.store.add(split_receipt(ids))
+            self.store.add(ids)
             self._is_unsynced = True
         try:
             for begin in range(0, len(ids), _RECEIPT_BYTES):
