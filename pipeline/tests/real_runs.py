@@ -140,7 +140,7 @@ class Story:
         elif kind == "leave" and len(entities) == 3:
             del entities[2]
             cloud_stack.close()
-        # More than a second after a change its effect is certain (gold/predicted_targets.py).
+        # More than a second after a change its effect is certain (gold/topic_subscribers.py).
         self._wait_rows(self._rng.choice([40, 400]))
 
     def _subscribe(self, entities: list[ZenohEntity], topics: list[Uri]) -> None:

@@ -1,70 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """The targets that publications must have, predicted from subscriptions alone: the second opinion of the audit.
 
-In: the subscription changes of one run, and where the recording shows entities. Out: for a topic at a time, the
-subscribers and their periods, and the endpoint of each subscriber.
+In: the subscribers of a topic at a time (topic_subscribers.py), and where the recording shows entities. Out: the
+targets of its messages, and the periods that they may have.
 
 The prediction shares two things with the gateway: the match of an address with a pattern (`UUri.matches`), and the
 rule that a multicast domain gets the shortest period that one of its subscribers requested (0 is no limit).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, Final
-
-import numpy as np
-import numpy.typing as npt
+from typing import Final, NamedTuple
 
 from ustreamer.uprotocol.ustatus import UStatusError
 from ustreamer.uprotocol.uuri import UUri
+from ustreamer_pipeline.gold.topic_subscribers import Periods
 
 SELF: Final = "self"
 """The endpoint of the services that the gateway itself hosts."""
 
-SLACK_NS: Final = 1_000_000_000
-"""For this time around a change of a subscription, the targets before and after it are both right.
 
-A batch of messages uses the subscriptions at its beginning, and a change is in effect shortly before it is recorded.
-"""
+class PublicationTarget(NamedTuple):
+    """Where a message goes: `subscriber` is None in a multicast domain, both are None without a target."""
 
-Ints = npt.NDArray[np.int64]
-Periods = Mapping[str, int]
-"""The period that each subscriber requested."""
-
-
-class TopicSubscribers:
-    """The subscribers of one topic: the periods before and after each change.
-
-    A change is surely in effect from `surely_ns` on, and perhaps from `perhaps_ns` on. Subscriptions that are present
-    when a run begins are in effect before its first message.
-    """
-
-    def __init__(self, topic: str, changes: Iterable[Mapping[str, Any]]) -> None:
-        """`changes` are rows of the table `subscriptions`, in order."""
-        active: dict[tuple[str, str], int] = {}
-        surely: list[int] = []
-        perhaps: list[int] = []
-        self._periods: list[Periods] = [{}]
-        for change in changes:
-            if not covers(change["topic"], topic):
-                continue
-            key = change["topic"], change["subscriber"]
-            if change["change"] == "UNSUBSCRIBED":
-                active.pop(key, None)
-            else:
-                active[key] = change["period_ns"]
-            periods: dict[str, int] = {}
-            for (_, subscriber), period_ns in active.items():
-                periods[subscriber] = min(period_ns, periods.get(subscriber, period_ns))
-            surely.append(change["time_ns"] + (0 if change["change"] == "PRESENT" else SLACK_NS))
-            perhaps.append(change["time_ns"] - SLACK_NS)
-            self._periods.append(periods)
-        self.surely_ns: Ints = np.maximum.accumulate(np.array(surely, dtype=np.int64))
-        self.perhaps_ns: Ints = np.maximum.accumulate(np.array(perhaps, dtype=np.int64))
-
-    def between(self, first: int, last: int) -> list[Periods]:
-        """The periods that were in force, from one number of past changes to another."""
-        return self._periods[first : last + 1]
+    egress: str | None
+    subscriber: str | None
 
 
 class Endpoints:
@@ -88,13 +48,43 @@ class Endpoints:
         return next(iter(found)) if len(found) == 1 else None
 
 
-@lru_cache(maxsize=100_000)
-def covers(pattern: str, uuri: str) -> bool:
-    """Whether an address matches a pattern; an invalid text matches itself."""
-    try:
-        return UUri.parse(pattern).matches(UUri.parse(uuri))
-    except UStatusError:
-        return pattern == uuri
+class PredictedTargets:
+    """The targets of a topic with these subscribers."""
+
+    def __init__(self, periods: Periods, endpoints: Endpoints, multicast: Mapping[str, bool]) -> None:
+        """`multicast`: whether the targets of an endpoint are multicast domains, as far as rows show it."""
+        self._periods = periods
+        self._endpoint_of = {subscriber: endpoints.find(subscriber) for subscriber in periods}
+        self._shortest: dict[str, int] = {}
+        self._elsewhere: set[int] = set()
+        """Periods of subscribers whose endpoint is unknown."""
+        for subscriber, endpoint in self._endpoint_of.items():
+            period_ns = periods[subscriber]
+            if endpoint is None:
+                self._elsewhere.add(period_ns)
+            else:
+                self._shortest[endpoint] = min(period_ns, self._shortest.get(endpoint, period_ns))
+        self._multicast = multicast
+        self._from: dict[str, frozenset[PublicationTarget]] = {}
+
+    def periods_of(self, target: PublicationTarget) -> set[int]:
+        """Periods that the target may have, in ns; none without a subscription that leads to it."""
+        if target.subscriber is not None:
+            return {self._periods[target.subscriber]} if target.subscriber in self._periods else set()
+        shortest = None if target.egress is None else self._shortest.get(target.egress)
+        if shortest is None:
+            return set(self._elsewhere)
+        return {shortest, *(each for each in self._elsewhere if each < shortest)}
+
+    def of_message_from(self, ingress: str) -> frozenset[PublicationTarget]:
+        """Targets of a message from this endpoint: behind other endpoints, as far as these are known."""
+        if ingress not in self._from:
+            self._from[ingress] = frozenset(
+                PublicationTarget(endpoint, None if self._multicast[endpoint] else subscriber)
+                for subscriber, endpoint in self._endpoint_of.items()
+                if endpoint is not None and endpoint != ingress and endpoint in self._multicast
+            )
+        return self._from[ingress]
 
 
 @lru_cache(maxsize=100_000)

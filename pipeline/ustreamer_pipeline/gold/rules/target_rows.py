@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of publications, grouped in columns for the rules on targets. Pure."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ustreamer_pipeline.gold.rules.run import Columns, RunRows
+from ustreamer_pipeline.groups import Groups, distinct, starts_of_equal, stretches
+from ustreamer_pipeline.replay.rows import Ints
+
+
+class Example(NamedTuple):
+    """The first row of a stretch: its place, and the number of its rows."""
+
+    seq: int
+    time_us: int
+    arrived_ns: int
+    rows: int
+
+    def merge(self, other: "Example") -> "Example":
+        """The example of both stretches together."""
+        first, second = sorted((self, other), key=lambda each: each.seq)
+        return first._replace(
+            rows=first.rows + second.rows, arrived_ns=min(first.arrived_ns, second.arrived_ns)
+        )
+
+
+def message_starts(rows: Columns) -> tuple[Ints, Ints]:
+    """Start of each message, and the message of each row. Rows of a message are together."""
+    starts = starts_of_equal(*(rows[name] for name in ("id_msb", "id_lsb", "ingress", "source")))
+    return starts, np.repeat(np.arange(len(starts)), np.diff(starts, append=len(rows["seq"])))
+
+
+def places_by_value(column: npt.NDArray[Any]) -> Iterator[tuple[int, Ints]]:
+    """Each value of a column, and the places of its rows in their order."""
+    order = np.argsort(column, kind="stable")
+    values = column[order]
+    for start, end in stretches(starts_of_equal(values), len(order)):
+        yield int(values[start]), order[start:end]
+
+
+def distinct_values(rows: RunRows, where: npt.NDArray[np.bool_], *names: str) -> Iterable[tuple[int, ...]]:
+    """Distinct values of these columns in the chosen rows."""
+    at = np.flatnonzero(where)
+    return distinct([rows[name][at] for name in names])
+
+
+def examples(
+    columns: Sequence[npt.NDArray[Any]], rows: Columns
+) -> Iterator[tuple[tuple[int, ...], int, Example]]:
+    """Rows with equal values of these columns: the values, the position of the first by seq, and the example."""
+    groups = Groups()
+    number = groups.numbers(columns)
+    order = np.lexsort((rows["seq"], number))
+    starts = starts_of_equal(number[order])
+    counts = np.diff(starts, append=len(order))
+    arrived = np.minimum.reduceat(rows["arrived_ns"][order], starts) if len(starts) else starts
+    first = order[starts]
+    places = (
+        each.tolist() for each in (first, rows["seq"][first], rows["received_us"][first], arrived, counts)
+    )
+    for values, (at, *example) in zip(groups.combinations, zip(*places, strict=True), strict=True):
+        yield values, at, Example(*example)
