@@ -3,12 +3,15 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
+
+FEW_ROWS: Final = 100
+"""Up to here a loop over rows takes less time than 20 calls of numpy: 6 us for 10 rows instead of 190 us."""
 
 
 def stable_order(numbers: Ints) -> Ints:
@@ -21,11 +24,13 @@ def stable_order(numbers: Ints) -> Ints:
 
 def starts_of_equal(*columns: npt.NDArray[Any]) -> Ints:
     """Where a stretch of rows begins that are equal in all columns; all have the same length."""
-    new = np.ones(len(columns[0]), dtype=np.bool_)
-    new[1:] = False
-    for column in columns:
+    first, *others = columns
+    new = np.empty(len(first), dtype=np.bool_)
+    new[:1] = True
+    np.not_equal(first[1:], first[:-1], out=new[1:])
+    for column in others:
         new[1:] |= column[1:] != column[:-1]
-    return np.flatnonzero(new)
+    return new.nonzero()[0]
 
 
 def stretches(starts: Ints, count: int) -> Iterator[tuple[int, int]]:
@@ -48,6 +53,9 @@ class Groups:
 
     def numbers(self, columns: Sequence[npt.NDArray[Any]]) -> Ints:
         """The number of each row's combination. `columns`: at least one."""
+        if len(columns[0]) <= FEW_ROWS:
+            each_row = zip(*(column.tolist() for column in columns), strict=True)
+            return np.array([self._number(values) for values in each_row], dtype=np.int64)
         key: Ints = np.zeros(len(columns[0]), dtype=np.int64)
         for column in columns:
             # Compacted at each step: a product of all ranges would not fit.
@@ -59,8 +67,10 @@ class Groups:
         example = np.zeros(int(key.max(initial=-1)) + 1, dtype=np.int64)
         example[key] = np.arange(len(key))
         known = zip(*(column[example].tolist() for column in columns), strict=True)
-        numbers = [self._numbers.setdefault(each, len(self._numbers)) for each in known]
-        return np.array(numbers, dtype=np.int64)[key]
+        return np.array([self._number(values) for values in known], dtype=np.int64)[key]
+
+    def _number(self, values: tuple[int, ...]) -> int:
+        return self._numbers.setdefault(values, len(self._numbers))
 
 
 def distinct(columns: Sequence[npt.NDArray[Any]]) -> list[tuple[int, ...]]:

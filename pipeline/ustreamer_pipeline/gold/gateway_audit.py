@@ -11,17 +11,17 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 
 from ustreamer_pipeline.gold.predicted_targets import Endpoints
 from ustreamer_pipeline.gold.rules import PROMISES, RUN_RULES
 from ustreamer_pipeline.gold.rules.decisions import Decisions
-from ustreamer_pipeline.gold.rules.run import Finding, Row, RunRows, RunRule, RunTables
-from ustreamer_pipeline.groups import stretches
+from ustreamer_pipeline.gold.rules.run import BatchColumns, Finding, Row, RunRows, RunRule, RunTables
+from ustreamer_pipeline.groups import starts_of_equal, stretches
 from ustreamer_pipeline.replay.gate_inputs import gate_inputs
 from ustreamer_pipeline.replay.order import Span
-from ustreamer_pipeline.replay.rows import Dictionary, int_column
+from ustreamer_pipeline.replay.rows import Dictionary
+from ustreamer_pipeline.replay.target_replay import ThrottleSettings
 from ustreamer_pipeline.schemas import COUNTERS, DEAD_LETTERS, GAPS, LEAPS, SEGMENTS, SUBSCRIPTIONS
 
 Read = Callable[[Sequence[str]], Iterable[pa.RecordBatch]]
@@ -76,6 +76,9 @@ class _GatewayAudit:
             if tables[SEGMENTS.name]
         }
         self._inputs = gate_inputs(gateway, events, since)
+        self._settings: dict[int, dict[int, ThrottleSettings | float | None]] = {}
+        for (run, epoch), settings in self._inputs.tolerances.items():
+            self._settings.setdefault(run, {})[epoch] = settings
         self._decisions: Decisions | None = None
         if not self._rules.isdisjoint(Decisions.PROMISES):
             self._decisions = Decisions(gateway, self._began_us, self._inputs)
@@ -141,16 +144,17 @@ class _GatewayAudit:
         return self._of_rules(found)
 
     def _split_by_run(self, batch: pa.RecordBatch) -> Iterator[tuple[int, RunRows]]:
-        runs = int_column(batch, "run")
-        for start, end in stretches(np.flatnonzero(np.diff(runs, prepend=-1)), len(runs)):
-            yield int(runs[start]), RunRows(batch.slice(start, end - start), self._dictionary)
+        columns = BatchColumns(batch, self._dictionary)
+        runs = columns["run"]
+        for start, end in stretches(starts_of_equal(runs), len(runs)) if len(runs) else ():
+            yield int(runs[start]), RunRows(columns, start, end)
 
     def _begin_run(self, run: int) -> list[RunRule]:
         tables = RunTables(
             self._gateway,
             run,
             **self._tables.get(run, {}),
-            settings={epoch: each for (of, epoch), each in self._inputs.tolerances.items() if of == run},
+            settings=self._settings.get(run, {}),
             is_cut=any(first <= run <= last for first, last in self._unread_runs),
             dictionary=self._dictionary,
             endpoints=self._endpoints,

@@ -39,11 +39,16 @@ class Answers(RunRule):
         self._requests: list[tuple[MessageId, int, int, str | None, str | None]] = []
 
     def feed(self, rows: RunRows) -> None:
-        self._answered.append(_ids(rows, "request", _responses(rows)))
-        undelivered = rows.is_type("REQUEST") & ~rows.is_verdict("DELIVERED")
-        self._undelivered.append(_ids(rows, "id", np.flatnonzero(undelivered)))
+        answered = _responses(rows)
+        if len(answered):
+            self._answered.append(_ids(rows, "request", answered))
+        undelivered = np.flatnonzero(rows.is_type("REQUEST") & ~rows.is_verdict("DELIVERED"))
+        if len(undelivered):
+            self._undelivered.append(_ids(rows, "id", undelivered))
 
     def end(self) -> None:
+        if not self._answered and not self._undelivered:
+            return
         answered, counts = _distinct(_all(self._answered))
         suspicious = [answered[:, counts > 1]]
         if not self._has_holes:

@@ -66,28 +66,40 @@ class RunTables:
         return self.is_stopped and any(row["final"] and not row["queued"] for row in self.counters)
 
 
-class RunRows:
-    """Rows of one run from one batch. A column is decoded when the first rule reads it.
+class BatchColumns:
+    """Columns of one batch. A column is decoded when the first rule reads it.
 
     Integers and booleans have their type (null: -1). Texts are numbers of the gateway's dictionary (null: -1).
     """
 
     def __init__(self, batch: pa.RecordBatch, dictionary: Dictionary) -> None:
+        self.dictionary = dictionary
         self._batch = batch
-        self._dictionary = dictionary
         self._decoded: dict[str, npt.NDArray[Any]] = {}
-
-    def __len__(self) -> int:
-        return int(self._batch.num_rows)
 
     def __getitem__(self, name: str) -> npt.NDArray[Any]:
         if name not in self._decoded:
             self._decoded[name] = (
-                self._dictionary.codes(self._batch.column(name))
+                self.dictionary.codes(self._batch.column(name))
                 if name in _TEXTS
                 else int_column(self._batch, name, -1)
             )
         return self._decoded[name]
+
+
+class RunRows:
+    """Rows of one run from one batch, with the columns of `BatchColumns`."""
+
+    def __init__(self, columns: BatchColumns, start: int, end: int) -> None:
+        self._columns = columns
+        self._dictionary = columns.dictionary
+        self._start, self._end = start, end
+
+    def __len__(self) -> int:
+        return self._end - self._start
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        return self._columns[name][self._start : self._end]
 
     def number(self, text: str) -> int:
         """The number of a text in the gateway's dictionary; a new text gets the next one."""
@@ -99,9 +111,10 @@ class RunRows:
 
     def is_verdict(self, *verdicts: str) -> Mask:
         """Which rows have one of these verdicts."""
-        mask: Mask = np.zeros(len(self), dtype=np.bool_)
-        for verdict in verdicts:
-            mask |= self["verdict"] == self.number(verdict)
+        found = self["verdict"]
+        mask: Mask = found == self.number(verdicts[0])
+        for verdict in verdicts[1:]:
+            mask |= found == self.number(verdict)
         return mask
 
     def is_type(self, type_name: str) -> Mask:

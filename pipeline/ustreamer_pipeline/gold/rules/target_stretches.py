@@ -24,6 +24,9 @@ from ustreamer_pipeline.gold.topic_subscribers import SLACK_NS, SubscriptionChan
 from ustreamer_pipeline.groups import Groups
 from ustreamer_pipeline.replay.rows import Dictionary, Ints
 
+FEW_ROWS: Final = 1_000
+"""So many rows wait for the next batch. A run that is shorter is grouped by message once, at its end."""
+
 MAX_HOLD_NS: Final = 60_000_000_000
 """Rows of one message are together within its longest period, up to this one."""
 
@@ -100,7 +103,7 @@ class TargetStretches:
 
     def end(self) -> Iterator[DoubledTarget]:
         """The run has no more rows. Returns targets that got a message twice."""
-        return iter(()) if self._waiting is None else self._collect_reached(self._waiting)
+        return iter(()) if self._waiting is None else self._collect_reached(_by_message(self._waiting))
 
     def _learn_endpoints(self, rows: RunRows) -> None:
         """A target shows its subscriber or sink behind its egress, an accepted message its source behind its ingress."""
@@ -158,10 +161,9 @@ class TargetStretches:
     def _collect_messages(self, rows: Columns, border_ns: int) -> Iterator[DoubledTarget]:
         """Group rows by message. The rows of messages that arrived after `border_ns` wait: more may follow."""
         self._waiting = dict(rows)
-        if not len(rows["seq"]):
+        if len(rows["seq"]) <= FEW_ROWS:
             return iter(())
-        order = np.lexsort((rows["seq"], rows["id_msb"], rows["id_lsb"], rows["ingress"], rows["source"]))
-        rows = take_rows(rows, order)
+        rows = _by_message(rows)
         starts, number = message_starts(rows)
         ready = (np.minimum.reduceat(rows["arrived_ns"], starts) < border_ns)[number]
         self._waiting = take_rows(rows, np.flatnonzero(~ready))
@@ -175,10 +177,11 @@ class TargetStretches:
         groups = Groups()
         place = groups.numbers([rows["egress"], rows["subscriber"]])
         targets = [self._target(*target) for target in groups.combinations]
-        # Each target is a random number, and a set of targets is their sum.
-        weights = np.random.default_rng(0).integers(1, 1 << 62, len(targets), dtype=np.int64)
         heads = take_rows(rows, starts) | {"arrived_ns": np.minimum.reduceat(rows["arrived_ns"], starts)}
-        sums, ends = np.add.reduceat(weights[place], starts), np.append(starts[1:], len(place))
+        sums, ends = (
+            np.add.reduceat(_set_numbers(len(targets))[place], starts),
+            np.append(starts[1:], len(place)),
+        )
         around = self._changes_around(heads["source"], heads["arrived_ns"], heads["arrived_ns"])
         for key, at, example in examples([heads["source"], heads["ingress"], sums, *around], heads):
             source, ingress, _, first, last = key
@@ -202,6 +205,24 @@ class TargetStretches:
             yield DoubledTarget(
                 *place, self._text(rows["source"][at]), self._dictionary.text(rows["egress"][at])
             )
+
+
+def _by_message(rows: Columns) -> dict[str, npt.NDArray[Any]]:
+    """The rows sorted, those of one message together."""
+    order = np.lexsort((rows["seq"], rows["id_msb"], rows["id_lsb"], rows["ingress"], rows["source"]))
+    return take_rows(rows, order)
+
+
+def _random_numbers(count: int) -> Ints:
+    return np.random.default_rng(0).integers(1, 1 << 62, count, dtype=np.int64)
+
+
+_NUMBERS: Final = _random_numbers(1_000)
+
+
+def _set_numbers(count: int) -> Ints:
+    """A random number for each of so many targets. A set of targets is the sum of its numbers."""
+    return _NUMBERS[:count] if count <= len(_NUMBERS) else _random_numbers(count)
 
 
 def _merge(found: dict[Any, Example], key: Any, example: Example) -> None:
