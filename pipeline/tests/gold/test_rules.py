@@ -24,6 +24,7 @@ Finding = tuple[Any, ...]
 
 GATEWAY: Final = "hpc.vin1"
 SCHEMA: Final = pa.schema([field.with_nullable(True) for field in DELIVERIES.arrow_schema()])
+SECOND: Final = 1_000_000_000
 STEP_US: Final = 1_000_000
 TOLERANCES: Final = (0.0, 0.1)
 """Of the configurations 0 and 1."""
@@ -276,6 +277,51 @@ def test_a_run_with_rows_of_other_dates_is_not_judged_by_its_numbers() -> None:
     ):
         for rule in ("sequence", "ledger"):
             assert len(found_by(rule, rows, [], events, unread)) == expected
+
+
+def test_a_gate_is_not_judged_by_rows_of_other_dates() -> None:
+    """The clock was set back over midnight: row 1, which is not read, is the reason that row 2 was throttled."""
+    rows = [
+        _row(0, at, seq, 1, 0, 0, 0, VERDICTS.index(verdict), 0) | {"period_ns": 100}
+        for seq, (at, verdict) in enumerate([(0, "DELIVERED"), (100, "DELIVERED"), (130, "THROTTLED")])
+    ]
+    rows.append(rows[1] | {"run": 1, "seq": 0, "received_ns": 130, "arrived_ns": 130})
+    assert len(found_by("decided", [rows[0], *rows[2:]], [])) == 1
+    for unread in (Span((0, 100), (0, 100)), Span((0, 50), (0, 110)), Span((-1, 0), (0, 200))):
+        assert not found_by("decided", [rows[0], *rows[2:]], [], unread=[unread])
+    assert len(found_by("decided", [rows[0], *rows[2:]], [], unread=[Span((1, 0), (1, 5))])) == 1
+
+
+def test_a_message_is_not_judged_by_its_rows_of_other_dates() -> None:
+    """Each message has a row for two subscribers; the second row of message 5 has another date, before row 6."""
+    rows = [
+        row | {"arrived_ns": row["received_ns"] - at % 2 * SECOND, "id_msb": row["id_msb"] - at % 2 * SECOND}
+        for at, row in enumerate(
+            _row(0, (at - at % 2) * 10 * SECOND + at % 2 * SECOND, at, 1 + at % 2, 0, 1, 0, 0, 1)
+            | {"subscriber": f"//b/{1 + at % 2}/1/0", "id_lsb": at // 2, "received_us": 0}
+            for at in range(8)
+        )
+    ]
+    change = {
+        "table": "subscriptions",
+        "run": 0,
+        "time_ns": 0,
+        "time_us": 0,
+        "change": "PRESENT",
+        "period_ns": 2,
+    }
+    changes = [
+        change | {"number": at, "topic": "//a/1/1/8001", "subscriber": f"//b/{1 + at}/1/0"} for at in range(2)
+    ]
+    segment = {"number": 0, "first_seq": 0, "next_seq": 8, "began_us": 0, "began_ns": 0, "end": "STOPPED"}
+    events = [{"table": "segments", "run": 0, **segment, "first_change": 0, "next_change": 2}, *changes]
+    assert not found_by("starved", rows, [], events)
+    lost = rows.pop(5)
+    assert len(found_by("starved", rows, [], events)) == 1
+    unread = Span((0, lost["received_ns"]), (0, lost["received_ns"]))
+    assert not found_by("starved", rows, [], events, unread=[unread])
+    later = lost["received_ns"] + 61 * SECOND
+    assert len(found_by("starved", rows, [], events, unread=[Span((0, later), (0, later))])) == 1
 
 
 # --- answers ------------------------------------------------------------------------------------------------------

@@ -69,7 +69,7 @@ class _GatewayAudit:
         self._rules = frozenset(rules)
         self._chosen = [rule for rule in RUN_RULES if not self._rules.isdisjoint(rule.PROMISES)]
         self._tables = _by_run(events)
-        self._unread_runs = [(each.first[0], each.last[0]) for each in unread]
+        self._unread = unread
         self._began_us = {
             run: min(row["began_us"] for row in tables[SEGMENTS.name])
             for run, tables in self._tables.items()
@@ -81,7 +81,7 @@ class _GatewayAudit:
             self._settings.setdefault(run, {})[epoch] = settings
         self._decisions: Decisions | None = None
         if not self._rules.isdisjoint(Decisions.PROMISES):
-            self._decisions = Decisions(gateway, self._began_us, self._inputs)
+            self._decisions = Decisions(gateway, self._began_us, self._inputs, unread)
         self._dictionary, self._endpoints = Dictionary(), Endpoints()
         self._run: tuple[int, list[RunRule]] | None = None
         self._ended: set[int] = set()
@@ -155,7 +155,7 @@ class _GatewayAudit:
             run,
             **self._tables.get(run, {}),
             settings=self._settings.get(run, {}),
-            is_cut=any(first <= run <= last for first, last in self._unread_runs),
+            unread_ns=[times for each in self._unread if (times := each.times_of(run))],
             dictionary=self._dictionary,
             endpoints=self._endpoints,
         )

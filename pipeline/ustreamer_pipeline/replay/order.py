@@ -30,6 +30,20 @@ class Span(NamedTuple):
     first: tuple[int, int]
     last: tuple[int, int]
 
+    def times_of(self, run: int) -> tuple[int, int] | None:
+        """Least and greatest received_ns that rows of a run may have in the file; None without rows of it."""
+        if not self.first[0] <= run <= self.last[0]:
+            return None
+        least = self.first[1] if run == self.first[0] else _FIRST[1]
+        return least, self.last[1] if run == self.last[0] else _LAST[1]
+
+    def covers(self, run: Ints, received_ns: Ints) -> npt.NDArray[np.bool_]:
+        """Which of these rows are between `first` and `last`."""
+        (first_run, first_ns), (last_run, last_ns) = self
+        begun: npt.NDArray[np.bool_] = (run > first_run) | ((run == first_run) & (received_ns >= first_ns))
+        begun &= (run < last_run) | ((run == last_run) & (received_ns <= last_ns))
+        return begun
+
 
 def span_of(file: pq.FileMetaData) -> Span | None:
     """Span from the statistics of the row groups; None for a file without rows. Without statistics the span is

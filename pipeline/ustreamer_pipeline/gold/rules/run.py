@@ -32,8 +32,8 @@ _TEXTS: Final = frozenset((*TEXTS, "sink"))
 class RunTables:
     """Rows of the small tables of one run, and what its gateway's rows showed so far.
 
-    `settings` are those of the throttle, by epoch. `is_cut`: the run may have rows of other dates, which are not
-    read.
+    `settings` are those of the throttle, by epoch. `unread_ns`: first and last received_ns of rows of other dates,
+    which are not read. Where the clock was set back over midnight, rows that are read may be between them.
     """
 
     gateway: str
@@ -45,9 +45,14 @@ class RunTables:
     counters: Sequence[Row] = ()
     leaps: Sequence[Row] = ()
     settings: Mapping[int, ThrottleSettings | float | None] = field(default_factory=dict)
-    is_cut: bool = False
+    unread_ns: Sequence[tuple[int, int]] = ()
     dictionary: Dictionary = field(default_factory=Dictionary)
     endpoints: Endpoints = field(default_factory=Endpoints)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the run may have rows of other dates, which are not read."""
+        return bool(self.unread_ns)
 
     @property
     def is_whole(self) -> bool:

@@ -10,9 +10,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ustreamer_pipeline.gold.predicted_targets import Endpoints, PublicationTarget
+from ustreamer_pipeline.gold.predicted_targets import PublicationTarget
 from ustreamer_pipeline.gold.rules.expiry import is_from_disk
-from ustreamer_pipeline.gold.rules.run import Columns, RunRows, take_rows
+from ustreamer_pipeline.gold.rules.run import Columns, Mask, RunRows, RunTables, take_rows
 from ustreamer_pipeline.gold.rules.target_rows import (
     Example,
     distinct_values,
@@ -22,13 +22,15 @@ from ustreamer_pipeline.gold.rules.target_rows import (
 )
 from ustreamer_pipeline.gold.topic_subscribers import SLACK_NS, SubscriptionChanges
 from ustreamer_pipeline.groups import Groups
-from ustreamer_pipeline.replay.rows import Dictionary, Ints
+from ustreamer_pipeline.replay.rows import Ints
 
 FEW_ROWS: Final = 1_000
 """So many rows wait for the next batch. A run that is shorter is grouped by message once, at its end."""
 
 MAX_HOLD_NS: Final = 60_000_000_000
 """Rows of one message are together within its longest period, up to this one."""
+
+_LEAST: Final = -(1 << 63)
 
 
 class TargetStretch(NamedTuple):
@@ -73,7 +75,7 @@ class TargetStretches:
         *("source", "ingress", "egress", "subscriber", "verdict"),
     )
 
-    def __init__(self, changes: SubscriptionChanges, dictionary: Dictionary, endpoints: Endpoints) -> None:
+    def __init__(self, run: RunTables, changes: SubscriptionChanges) -> None:
         self.stretches: dict[TargetStretch, Example] = {}
         self.reached: dict[ReachedTargets, Example] = {}
         self.multicast: dict[str, bool] = {}
@@ -81,8 +83,9 @@ class TargetStretches:
         self.last_delivered_ns: dict[tuple[str, str, PublicationTarget], int] = {}
         """Arrival of the last delivered message, by topic, ingress and target."""
         self._changes = changes
-        self._dictionary = dictionary
-        self._endpoints = endpoints
+        self._dictionary = run.dictionary
+        self._endpoints = run.endpoints
+        self._unread_ns = run.unread_ns
         self._waiting: dict[str, npt.NDArray[Any]] | None = None
         self._hold_ns = SLACK_NS
 
@@ -177,18 +180,31 @@ class TargetStretches:
         groups = Groups()
         place = groups.numbers([rows["egress"], rows["subscriber"]])
         targets = [self._target(*target) for target in groups.combinations]
-        heads = take_rows(rows, starts) | {"arrived_ns": np.minimum.reduceat(rows["arrived_ns"], starts)}
-        sums, ends = (
-            np.add.reduceat(_set_numbers(len(targets))[place], starts),
-            np.append(starts[1:], len(place)),
-        )
+        heads = take_rows(rows, starts) | {
+            "arrived_ns": np.minimum.reduceat(rows["arrived_ns"], starts),
+            "targets": np.add.reduceat(_set_numbers(len(targets))[place], starts),
+            "start": starts,
+            "end": np.append(starts[1:], len(place)),
+        }
+        if self._unread_ns:
+            heads = take_rows(heads, ~self._may_be_unread(heads["arrived_ns"]))
         around = self._changes_around(heads["source"], heads["arrived_ns"], heads["arrived_ns"])
-        for key, at, example in examples([heads["source"], heads["ingress"], sums, *around], heads):
+        columns = [heads[name] for name in ("source", "ingress", "targets")]
+        for key, at, example in examples([*columns, *around], heads):
             source, ingress, _, first, last = key
-            here = frozenset(targets[each] for each in place[starts[at] : ends[at]].tolist())
+            here = frozenset(targets[each] for each in place[heads["start"][at] : heads["end"][at]].tolist())
             reached = ReachedTargets(self._text(source), self._text(ingress), here, first, last)
             _merge(self.reached, reached, example)
         return self._doubled(rows, number * len(targets) + place)
+
+    def _may_be_unread(self, arrived_ns: Ints) -> Mask:
+        """Which messages may have rows of other dates, which are not read."""
+        found: Mask = np.zeros(len(arrived_ns), dtype=np.bool_)
+        for first_ns, last_ns in self._unread_ns:
+            found |= (arrived_ns >= max(first_ns, MAX_HOLD_NS + _LEAST) - MAX_HOLD_NS) & (
+                arrived_ns <= last_ns
+            )
+        return found
 
     def _doubled(self, rows: Columns, key: Ints) -> Iterator[DoubledTarget]:
         """A message has one row for each target: `key` is the message and the target of a row. A message that came in

@@ -53,7 +53,7 @@ class PublicationTargets(RunRule):
         changes = _known_changes(run)
         self._is_known = changes is not None
         self._changes = SubscriptionChanges(changes or ())
-        self._collected = TargetStretches(self._changes, run.dictionary, run.endpoints)
+        self._collected = TargetStretches(run, self._changes)
         self._broadcast = change_topics(run.gateway)
         self._predicted: dict[tuple[TopicSubscribers, int], PredictedTargets] = {}
         self._kept = 0
