@@ -4,7 +4,6 @@
 A table gets the rows of each batch, all of one run, and the end of each run. In memory are its groups, not its rows.
 """
 
-import re
 from abc import ABC, abstractmethod
 from typing import ClassVar, Final
 
@@ -13,6 +12,7 @@ import pyarrow as pa
 
 from ustreamer_pipeline.replay.rows import Codes, Dictionary, Ints
 from ustreamer_pipeline.report import latency_bins
+from ustreamer_pipeline.report.causes import cause_of
 from ustreamer_pipeline.report.delivery_columns import (
     DEAD_LETTERED,
     DELIVERED,
@@ -25,8 +25,6 @@ from ustreamer_pipeline.report.delivery_columns import (
 from ustreamer_pipeline.report.grouped_rows import GroupedRows
 from ustreamer_pipeline.report.steps import merged_width_s, step_of
 from ustreamer_pipeline.schemas import VERDICTS
-
-_NUMBER: Final = re.compile(r"[0-9]+")
 
 
 class GatewayTable(ABC):
@@ -145,7 +143,7 @@ class OverTime(GatewayTable):
 
 
 class Losses(GatewayTable):
-    """Undelivered messages by verdict, code, reason without its numbers, and endpoint."""
+    """Undelivered messages by verdict, code, cause, and endpoint."""
 
     name = "losses"
 
@@ -173,8 +171,7 @@ class Losses(GatewayTable):
         )
 
     def _causes(self, reasons: pa.DictionaryArray) -> Ints:
-        """Numbers of the causes: the numbers in a reason differ in each message."""
-        known = [_NUMBER.sub("N", text) for text in reasons.dictionary.to_pylist()]
+        known = [cause_of(text) for text in reasons.dictionary.to_pylist()]
         numbers = np.array([self._texts.number(each) for each in (*known, "no reason given")], np.int64)
         causes: Ints = numbers[reasons.indices.fill_null(len(known)).to_numpy()]
         return causes

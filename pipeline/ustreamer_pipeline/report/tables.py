@@ -152,7 +152,7 @@ def queues(partials: "DataFrame") -> "DataFrame":
 
 
 def losses(partials: "DataFrame") -> "DataFrame":
-    """Undelivered messages by cause, the most frequent first. Numbers are removed from reasons."""
+    """Undelivered messages by cause, the most frequent first. A cause is a reason without numbers and ids."""
     from pyspark.sql import functions as f
 
     return (
