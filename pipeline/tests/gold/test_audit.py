@@ -672,14 +672,21 @@ def test_invalid_arguments_are_named(
     tmp_path: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["audit", str(tmp_path), "--rules", "rate,speed"]) == 2
+    assert main(["audit", str(tmp_path), "--rules", ""]) == 2
+    assert main(["audit", str(tmp_path), "--rules", "rate,"]) == 2
     assert main(["audit", str(tmp_path), "--since", "yesterday"]) == 2
     assert main(["audit", str(tmp_path)]) == 69
     output = capsys.readouterr().err.splitlines()
     assert output[0].startswith(
         "ustreamer-pipeline audit: --rules speed: expected some of rate, never_throttled,"
     )
-    assert output[1] == "ustreamer-pipeline audit: --since yesterday: expected a date, as 2026-11-21"
-    assert output[2].endswith("no deliveries there: ingest first")
+    for line, rules in zip(output[1:3], ("''", "'rate,'"), strict=True):
+        expected = (
+            f"ustreamer-pipeline audit: --rules {rules}: a rule without a name: expected some of rate, "
+        )
+        assert line.startswith(expected)
+    assert output[3] == "ustreamer-pipeline audit: --since yesterday: expected a date, as 2026-11-21"
+    assert output[4].endswith("no deliveries there: ingest first")
 
 
 def write_lake(lake: Path, *recordings: Recording) -> None:

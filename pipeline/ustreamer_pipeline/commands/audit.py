@@ -3,6 +3,7 @@
 
 import argparse
 import json
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from ustreamer_pipeline import session
@@ -26,16 +27,25 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     session.arguments(parser)
 
 
+def chosen_rules(text: str | None, known: Collection[str]) -> list[str]:
+    """The rules of `--rules`, all without it. Raises UsageError."""
+    if text is None:
+        return list(known)
+    chosen = list(dict.fromkeys(name.strip() for name in text.split(",")))
+    unknown = ",".join(name for name in chosen if name not in known)
+    if unknown or "" in chosen:
+        place = f"--rules {unknown}" if unknown.strip(",") else f"--rules {text!r}: a rule without a name"
+        raise UsageError(f"{place}: expected some of {', '.join(known)}")
+    return chosen
+
+
 def run(options: argparse.Namespace) -> int:
     from ustreamer_pipeline.days import day
     from ustreamer_pipeline.gold.audit import PROMISES, audit, load
     from ustreamer_pipeline.lake.storage import storage_of
     from ustreamer_pipeline.progress import progress
 
-    chosen = options.rules.split(",") if options.rules else list(PROMISES)
-    unknown = sorted(set(chosen) - PROMISES.keys())
-    if unknown:
-        raise UsageError(f"--rules {','.join(unknown)}: expected some of {', '.join(PROMISES)}")
+    chosen = chosen_rules(options.rules, PROMISES)
     since, until = day("--since", options.since), day("--until", options.until)
     storage_of(options.lake)
     with (
