@@ -85,6 +85,7 @@ def test_a_known_start_of_a_loss_overrides_the_window(make_bench: MakeBench) -> 
     bench = make_bench(ms=1)
     subscriber = bench.listen()
     bench.put(numbered(0))
+    assert received(subscriber, 1) == [0]  # before, it may wait for the listener to be known
     put = monotonic_ns()
     wait_until(lambda: monotonic_ns() > put + 2_000_000, "a longer time than the window")
     bench.lost_since_ns = 1
@@ -96,6 +97,7 @@ def test_without_a_known_loss_the_window_applies(make_bench: MakeBench) -> None:
     bench = make_bench(ms=1)
     subscriber = bench.listen()
     bench.put(numbered(0))
+    assert received(subscriber, 1) == [0]  # before, it may wait for the listener to be known
     put = monotonic_ns()
     wait_until(lambda: monotonic_ns() > put + 2_000_000, "a longer time than the window")
     bench.unsubscribe(subscriber)
