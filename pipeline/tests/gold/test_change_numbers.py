@@ -58,6 +58,14 @@ def test_what_is_explained_is_no_fault(
             (0, 2),
             ("changes 1, or a gap that counts them", "1 missing, 0 of them announced"),
         ),
+        (
+            [segment(0, 0, 1 << 62)],  # more numbers than fit in memory
+            (0, 1),
+            (
+                f"changes 2 to {(1 << 62) - 1}, or a gap that counts them",
+                f"{(1 << 62) - 2} missing, 0 of them announced",
+            ),
+        ),
     ],
 )
 def test_what_is_not_explained_is_named(

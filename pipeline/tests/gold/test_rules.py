@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ustreamer_pipeline.gold.gateway_audit import audit_gateway
@@ -18,6 +19,7 @@ from ustreamer_pipeline.groups import Groups
 from ustreamer_pipeline.recording.rows import DAY_US
 from ustreamer_pipeline.replay.order import Span
 from ustreamer_pipeline.schemas import DELIVERIES, TYPES, VERDICTS
+from ustreamer_throttle.gate import MAX_PERIOD_NS
 
 Row = dict[str, Any]
 Finding = tuple[Any, ...]
@@ -149,6 +151,113 @@ def too_fast(rows: Sequence[Row]) -> Iterator[Finding]:
 @given(rows_in_order(), cuts)
 def test_a_rate_is_too_high_if_any_window_has_too_many_messages(rows: list[Row], at: list[int]) -> None:
     assert found_by("rate", rows, at, configurations()) == sorted(too_fast(rows))
+
+
+def test_a_rate_is_checked_with_an_absurd_period() -> None:
+    """3 messages in 2 s: a product of the numbers does not fit in 64 bits."""
+    for period in (1 << 62, (1 << 63) - 1):
+        rows = [_row(0, at * SECOND, at, 1, 0, 0, 0, 0, 0) | {"period_ns": period} for at in range(3)]
+        for at in ([], [1], [1, 2]):
+            ((_, seq, _, _, expected, found),) = found_by("rate", rows, at, configurations()[1:2])
+            assert (seq, found) == (2, f"{2 * SECOND} ns")
+            assert (
+                expected
+                == f"3 messages in at least {2 * period - period - floor(0.1 * period)} ns (period {period} ns)"
+            )
+
+
+# --- valid --------------------------------------------------------------------------------------------------------
+
+
+def test_each_invalid_value_is_named_once() -> None:
+    rows = [_row(0, at, at, 1, 0, 0, 0, 0, 1) for at in range(10)]
+    rows[3] |= {"source": "speed"}
+    rows[4] |= {"source": "speed", "sink": "//B/1/1/0"}
+    rows[5] |= {"verdict": "LOST"}
+    rows[6] |= {"type": "CALL"}
+    rows[7] |= {"period_ns": -1}
+    rows[8] |= {"period_ns": MAX_PERIOD_NS + 1}
+    change = {"table": "subscriptions", "run": 0, "number": 4, "time_us": 7}
+    expected = {
+        ("source of a message", "'speed'"): 3,
+        ("sink of a message", "'//B/1/1/0'"): 4,
+        ("verdict of a message", "'LOST'"): 5,
+        ("type of a message", "'CALL'"): 6,
+        ("period of a target", "-1 ns"): 7,
+        ("topic of change 4 of the subscriptions", "'x'"): None,
+        ("subscriber of change 4 of the subscriptions", "None"): None,
+    }
+    found = [
+        each
+        for some in audit_gateway(
+            GATEWAY,
+            [change | {"topic": "x", "subscriber": None}],
+            lambda names: [pa.RecordBatch.from_pylist(rows, schema=SCHEMA).select(names)],
+            ["valid"],
+        )
+        for each in some
+    ]
+    assert {(each["subject"], each["found"]): each["seq"] for each in found} == expected
+    assert len(found) == len(expected)
+    assert {each["expected"] for each in found if each["seq"] in {3, 4}} == {
+        "a UUri, as up://authority/1234/1/8001"
+    }
+
+
+@pytest.mark.parametrize(
+    ("throttle", "expected"),
+    [
+        ("5", "JSON with throttle.tolerance"),
+        ('{"tolerance": 1e999}', "a throttle.tolerance of 0 to 0.5"),
+        ('{"tolerance": NaN}', "a throttle.tolerance of 0 to 0.5"),
+        ('{"tolerance": -1}', "a throttle.tolerance of 0 to 0.5"),
+        ('{"tolerance": 0.1, "max_delay_ms": -1}', "a throttle.max_delay_ms of 0 to 1000"),
+        ('{"tolerance": 0.1, "mode": "all"}', "a throttle.mode of drop or latest"),
+        ('{"tolerance": 0.1, "latest": ["speed"]}', "UUris in throttle.latest"),
+        ('{"tolerance": 0.1, "latest": [1]}', "UUris in throttle.latest"),
+    ],
+)
+def test_a_run_with_invalid_settings_is_named_and_others_are_judged(throttle: str, expected: str) -> None:
+    """Both runs have the same row too much, which `decided` finds in the run with valid settings."""
+    at = [(0, "DELIVERED"), (1, "DELIVERED"), (2, "DELIVERED"), (100, "DELIVERED")]
+    rows = [
+        _row(run, time, seq, 1, 0, 0, 0, VERDICTS.index(verdict), 0) | {"period_ns": 50}
+        for run in (0, 1)
+        for seq, (time, verdict) in enumerate(at)
+    ]
+    events = [
+        configurations()[0] | {"settings": f'{{"throttle": {throttle}}}'},
+        configurations()[2],
+    ]
+    assert [found[4] for found in found_by("valid", rows, [], events)] == [expected]
+    assert {found[0] for found in found_by("decided", rows, [], events)} == {1}
+    assert {found[0] for found in found_by("rate", rows, [], events)} == {0, 1}
+
+
+def test_a_topic_that_is_no_address_does_not_end_the_audit() -> None:
+    settings = '{"throttle": {"tolerance": 0.1, "latest": ["//a/1/1/8001"]}}'
+    rows = [_row(0, at * SECOND, at, 1, 0, 0, 0, 0, 0) | {"source": "speed"} for at in range(3)]
+    rows += [_row(1, 0, 0, 7, 0, 0, 0, 0, 0) | {"egress": None}]
+    change = {
+        "table": "subscriptions",
+        "run": 0,
+        "number": 0,
+        "time_us": 0,
+        "time_ns": 0,
+        "change": "PRESENT",
+    }
+    segment = {"number": 0, "first_seq": 0, "next_seq": 3, "began_us": 0, "began_ns": 0, "end": "STOPPED"}
+    events = [
+        configurations()[0] | {"settings": settings},
+        change | {"topic": "speed", "subscriber": None, "period_ns": 0},
+        {"table": "segments", "run": 0, **segment, "first_change": 0, "next_change": 1},
+    ]
+    assert not found_by("decided", rows, [], events)
+    batch = pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
+    found = [
+        each for some in audit_gateway(GATEWAY, events, lambda names: [batch.select(names)]) for each in some
+    ]
+    assert {each["found"] for each in found if each["rule"] == "valid"} == {"'speed'", "None"}
 
 
 # --- order --------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
@@ -350,9 +351,11 @@ def test_every_bad_row_and_file_is_in_quarantine_with_its_reason(
         5: {"first_attempt_ns": 9 * MS},
         6: {"type": 0},
         7: {"source": None},
+        8: {"target": msgspec.structs.replace(TARGET, target=8, period_ns=-1)},
+        9: {"target": msgspec.structs.replace(TARGET, target=9, egress=None)},
     }
-    rows = [make_row(seq, 1, **planted.get(seq, {})) for seq in range(10)]
-    rows += [make_row(9, 1), make_row(10, MIDNIGHT_MS + 1)]
+    rows = [make_row(seq, 1, **planted.get(seq, {})) for seq in range(12)]
+    rows += [make_row(11, 1), make_row(12, MIDNIGHT_MS + 1)]
     path = record(rows)
     bad = path.with_name("0000000000000002-000000.useg")
     bad.write_bytes(b"junk")
@@ -363,7 +366,7 @@ def test_every_bad_row_and_file_is_in_quarantine_with_its_reason(
     assert cli.main(["ingest", str(path.parent), lake]) == 0
     output = capsys.readouterr().out
     assert "recordings  3 seen, 2 with something new, 1 refused" in output
-    assert "rows        52 recorded = 44 in silver + 8 in quarantine" in output
+    assert "rows        54 recorded = 44 in silver + 10 in quarantine" in output
     assert DELIVERIES.read_table(spark, lake).count() == 44
     kept = QUARANTINE.read_table(spark, lake).collect()
     reasons = {row.reason for row in kept if row.rows}
@@ -375,7 +378,9 @@ def test_every_bad_row_and_file_is_in_quarantine_with_its_reason(
         "first_attempt_ns 9000000: expected between received_ns and settled_ns",
         "type 0: expected 1 to 4",
         "source: expected one",
-        "seq 9: was there already",
+        "seq 11: was there already",
+        "period_ns -1: expected 0 to 1000000000000000000",
+        "delivery 1: expected 0 for a target without an egress",
     }
     assert all(bytes(row.raw)[0] == 3 and len(row.raw) == 96 and row.offset for row in kept if row.rows)
     others = [(row.file, row.gateway) for row in kept if not row.rows]

@@ -4,15 +4,16 @@
 import random
 import struct
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from zlib import crc32
 
 import numpy as np
 import pytest
 from tests.sample_recordings import MS, NOON_MS, ROW, TARGET, TOPIC, Record, expected, make_row
-from ustreamer_pipeline.recording.events import find_event_rows
-from ustreamer_pipeline.recording.layout import ANCHOR, CELL, DELIVERY, HEADER
-from ustreamer_pipeline.recording.rows import TextPool, record_batches, rows_of
+from ustreamer_pipeline.recording.events import event_batch, find_event_rows
+from ustreamer_pipeline.recording.layout import ANCHOR, CELL, DELIVERY, END, HEADER, SUBSCRIPTION, TYPES
+from ustreamer_pipeline.recording.rows import DAY_US, TextPool, day_of, day_text, record_batches, rows_of
 from ustreamer_pipeline.recording.segments import (
     RecordingRefused,
     Segment,
@@ -270,6 +271,10 @@ def header_with(data: bytes, offset: int, form: str, value: object) -> bytes:
         (lambda data: header_with(data, 10, "<H", 64), "does not match its checksum"),
         (lambda data: header_with(data, 14, "<H", 0), "does not match its checksum"),
         (lambda data: header_with(data, 96, "<2s", b"\xff\xff"), "the authority is not UTF-8"),
+        (lambda data: header_with(data, 16, "<Q", 1 << 63), "run 9223372036854775808: expected 0 to"),
+        (lambda data: header_with(data, 40, "<q", 1 << 62), "wall_ms 4611686018427387904: expected 0 to"),
+        (lambda data: header_with(data, 40, "<q", -1), "wall_ms -1: expected 0 to 140737488355327"),
+        (lambda data: header_with(data, 48, "<Q", 1 << 63), "first_seq 9223372036854775808: expected 0 to"),
         (lambda data: header_with(data, 16, "<Q", 9), "the header says 0000000000000009, 0"),
         (lambda data: header_with(data, 24, "<I", 3), "the header says 0000000000000001, 3"),
     ],
@@ -309,6 +314,31 @@ def test_records_with_unresolved_references_are_quarantined(record: Record) -> N
     )
     bad = [row["reason"] for table, _, row in find_event_rows(segment, "f", 0) if table is QUARANTINE]
     assert any("topic: string" in reason for reason in bad)
+
+
+@pytest.mark.parametrize("wall_ms", [1 << 62, -(1 << 63), (1 << 63) - 1])
+def test_every_time_of_an_absurd_wall_clock_has_a_date(record: Record, wall_ms: int) -> None:
+    path = record([make_row(0), make_row(1)], cause=EndCause.STOPPED)
+    segment = read_segment(path.read_bytes(), path.name)
+    cells = segment.cells.copy()
+    for kind in (ANCHOR, END):
+        cells.view(TYPES[kind])["wall_ms"][segment.positions_of(kind)] = wall_ms
+    absurd = replace(segment, cells=cells)
+    days = set(day_of(rows_of(absurd, TextPool(), "f", 0, detail=False)["received_us"]).tolist())
+    listed = list(find_event_rows(absurd, "f", 2))
+    for day in days | {wall_us // DAY_US for _, wall_us, _ in listed}:
+        assert day_text(day) >= "1970"
+        event_batch(listed, day, "g")
+
+
+def test_a_change_without_a_subscriber_is_quarantined(record: Record) -> None:
+    path = record([SubscriptionChange(0, 1, Change.SUBSCRIBED, TOPIC, "//s/1/1/0", 0)])
+    segment = read_segment(path.read_bytes(), path.name)
+    cells = segment.cells.copy()
+    cells.view(TYPES[SUBSCRIPTION])["subscriber"][segment.positions_of(SUBSCRIPTION)] = 0
+    rows = list(find_event_rows(replace(segment, cells=cells), "f", 0))
+    assert [row["reason"] for table, _, row in rows if table is QUARANTINE] == ["subscriber: expected one"]
+    assert not [row for table, _, row in rows if table is SUBSCRIPTIONS]
 
 
 def test_rows_without_ascending_numbers_are_quarantined(record: Record) -> None:

@@ -4,12 +4,15 @@
 In: rows of the small tables of one run. Out: what is wrong with the numbers. Pure.
 """
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 Row = Mapping[str, Any]
+_Span = tuple[int, int]
+"""A number, and the number after the last one."""
 
 
 class NumberFault(NamedTuple):
@@ -34,19 +37,35 @@ def change_faults(
         if before["number"] + 1 == after["number"] and ended not in (None, begins):
             expected = f"change {ended} first, as the recording before ends"
             yield NumberFault(after["began_us"], expected, f"change {begins}")
-    missing = sorted(_expected_numbers(in_order, counted) - counted.keys())
+    missing = list(_without(_expected_numbers(in_order, counted), sorted(counted)))
+    count = sum(end - first for first, end in missing)
     # The number of changes in damaged bytes is unknown.
     announced = sum(row["changes"] or 0 for row in gaps)
-    if len(missing) > announced and all(row["changes"] is not None for row in gaps):
-        numbers = f"{missing[0]}" if len(missing) == 1 else f"{missing[0]} to {missing[-1]}"
-        found = f"{len(missing)} missing, {announced} of them announced"
-        time_us = max(row["began_us"] for row in in_order if row["first_change"] <= missing[0])
+    if count > announced and all(row["changes"] is not None for row in gaps):
+        first, last = missing[0][0], missing[-1][1] - 1
+        numbers = f"{first}" if count == 1 else f"{first} to {last}"
+        found = f"{count} missing, {announced} of them announced"
+        time_us = max(row["began_us"] for row in in_order if row["first_change"] <= first)
         yield NumberFault(time_us, f"changes {numbers}, or a gap that counts them", found)
 
 
-def _expected_numbers(in_order: Sequence[Row], counted: Mapping[int, int]) -> set[int]:
-    """The numbers of these recordings. A recording that was cut off ends with its last known change."""
-    expected: set[int] = set()
+def _without(expected: Sequence[_Span], known: Sequence[int]) -> Iterator[_Span]:
+    """The numbers of the spans that are not known, in order. A span may have more numbers than fit in memory."""
+    until = 0
+    for first, end in sorted(expected):
+        begin = max(first, until)
+        for number in known[bisect_left(known, begin) : bisect_left(known, end)]:
+            if number > begin:
+                yield begin, number
+            begin = number + 1
+        if end > begin:
+            yield begin, end
+        until = max(until, end)
+
+
+def _expected_numbers(in_order: Sequence[Row], counted: Mapping[int, int]) -> list[_Span]:
+    """The numbers of each recording. A recording that was cut off ends with its last known change."""
+    expected: list[_Span] = []
     for row, after in zip(in_order, [*in_order[1:], None], strict=True):
         end = row["next_change"]
         if end is None and after is not None and row["number"] + 1 == after["number"]:
@@ -54,5 +73,5 @@ def _expected_numbers(in_order: Sequence[Row], counted: Mapping[int, int]) -> se
         elif end is None:
             known = [each for each in counted if after is None or each < after["first_change"]]
             end = max(known, default=-1) + 1
-        expected.update(range(row["first_change"], end))
+        expected.append((row["first_change"], end))
     return expected

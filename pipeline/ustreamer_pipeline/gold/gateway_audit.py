@@ -12,22 +12,24 @@ from itertools import chain
 from typing import Final
 
 import pyarrow as pa
+from ustreamer_throttle.gate import MAX_TOLERANCE
 
 from ustreamer_pipeline.gold.predicted_targets import Endpoints
 from ustreamer_pipeline.gold.rules import PROMISES, RUN_RULES
 from ustreamer_pipeline.gold.rules.decisions import Decisions
 from ustreamer_pipeline.gold.rules.run import BatchColumns, Finding, Row, RunRows, RunRule, RunTables
 from ustreamer_pipeline.groups import starts_of_equal, stretches
-from ustreamer_pipeline.replay.gate_inputs import gate_inputs
+from ustreamer_pipeline.replay.gate_inputs import gate_inputs, settings_fault
 from ustreamer_pipeline.replay.order import Span
 from ustreamer_pipeline.replay.rows import Dictionary
 from ustreamer_pipeline.replay.target_replay import ThrottleSettings
-from ustreamer_pipeline.schemas import COUNTERS, DEAD_LETTERS, GAPS, LEAPS, SEGMENTS, SUBSCRIPTIONS
+from ustreamer_pipeline.schemas import COUNTERS, DEAD_LETTERS, EPOCHS, GAPS, LEAPS, SEGMENTS, SUBSCRIPTIONS
 
 Read = Callable[[Sequence[str]], Iterable[pa.RecordBatch]]
 """Reads these columns of the deliveries of a gateway, in order."""
 
-_TABLES: Final = tuple(table.name for table in (SUBSCRIPTIONS, DEAD_LETTERS, GAPS, SEGMENTS, COUNTERS, LEAPS))
+_SMALL_TABLES: Final = (SUBSCRIPTIONS, DEAD_LETTERS, GAPS, SEGMENTS, COUNTERS, EPOCHS, LEAPS)
+_TABLES: Final = tuple(table.name for table in _SMALL_TABLES)
 """Fields of `RunTables` with the same names."""
 
 
@@ -75,13 +77,20 @@ class _GatewayAudit:
             for run, tables in self._tables.items()
             if tables[SEGMENTS.name]
         }
-        self._inputs = gate_inputs(gateway, events, since)
+        epochs = [row for row in events if row["table"] == EPOCHS.name]
+        invalid = [row for row in epochs if settings_fault(row) is not None]
+        others = (row for row in events if row["table"] != EPOCHS.name)
+        valid = (row for row in epochs if settings_fault(row) is None)
+        self._inputs = gate_inputs(gateway, chain(others, valid), since)
         self._settings: dict[int, dict[int, ThrottleSettings | float | None]] = {}
         for (run, epoch), settings in self._inputs.tolerances.items():
             self._settings.setdefault(run, {})[epoch] = settings
+        for row in invalid:
+            self._settings.setdefault(row["run"], {})[row["epoch"]] = MAX_TOLERANCE
         self._decisions: Decisions | None = None
         if not self._rules.isdisjoint(Decisions.PROMISES):
-            self._decisions = Decisions(gateway, self._began_us, self._inputs, unread)
+            unjudged = {row["run"] for row in invalid}
+            self._decisions = Decisions(gateway, self._began_us, self._inputs, unread, unjudged)
         self._dictionary, self._endpoints = Dictionary(), Endpoints()
         self._run: tuple[int, list[RunRule]] | None = None
         self._ended: set[int] = set()

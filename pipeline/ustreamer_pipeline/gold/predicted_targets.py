@@ -88,6 +88,16 @@ class PredictedTargets:
 
 
 @lru_cache(maxsize=100_000)
+def is_address(text: str) -> bool:
+    """Whether a text is a UUri."""
+    try:
+        UUri.parse(text)
+    except UStatusError:
+        return False
+    return True
+
+
+@lru_cache(maxsize=100_000)
 def _place(entity: str) -> tuple[str, int]:
     try:
         uuri = UUri.parse(entity)

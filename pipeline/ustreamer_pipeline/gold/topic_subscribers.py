@@ -76,7 +76,7 @@ class SubscriptionChanges:
     def __init__(self, changes: Sequence[Row]) -> None:
         self._changes = changes
         self._patterns: dict[_Mask, dict[tuple[object, ...], list[int]]] = {}
-        self._texts: dict[str, list[int]] = {}
+        self._texts: dict[str | None, list[int]] = {}
         """Changes by a text that is no address: it matches itself."""
         self._subscribers: dict[str, TopicSubscribers] = {}
         self._shared: dict[tuple[int, ...], TopicSubscribers] = {}
@@ -95,7 +95,7 @@ class SubscriptionChanges:
             self._subscribers[topic] = self._shared[key]
         return self._subscribers[topic]
 
-    def _of_pattern(self, text: str) -> list[int]:
+    def _of_pattern(self, text: str | None) -> list[int]:
         parts = _parts(text)
         if parts is None:
             return self._texts.setdefault(text, [])
@@ -116,8 +116,10 @@ def _is_present(change: Row) -> bool:
     return bool(change["change"] == "PRESENT")
 
 
-def _parts(text: str) -> _Parts | None:
-    """The parts of an address or pattern; None if the text is no UUri."""
+def _parts(text: str | None) -> _Parts | None:
+    """The parts of an address or pattern; None if the text is no UUri, or missing."""
+    if text is None:
+        return None
     try:
         uuri = UUri.parse(text)
     except UStatusError:

@@ -25,7 +25,7 @@ from ustreamer_pipeline.recording.layout import (
 )
 from ustreamer_pipeline.recording.rows import DAY_US, EPOCH
 from ustreamer_pipeline.recording.samples import SamplesFault, dropped_samples, read_samples
-from ustreamer_pipeline.recording.segments import RAW_MAX, Segment
+from ustreamer_pipeline.recording.segments import RAW_MAX, Segment, clipped_ms
 from ustreamer_pipeline.schemas import (
     CHANGES,
     DEAD_LETTERS,
@@ -70,6 +70,12 @@ class _Reader:
             raise _UnresolvedReference(f"{what}: string {key} is not in the file")
         return text
 
+    def required_text(self, key: Any, what: str) -> str:
+        text = self.text(key, what)
+        if text is None:
+            raise _UnresolvedReference(f"{what}: expected one")
+        return text
+
     def us(self, mono_ns: Any) -> int:
         return int(self.segment.wall_us(np.array([mono_ns], np.int64))[0])
 
@@ -81,8 +87,8 @@ class _Reader:
             "number": int(record["number"]),
             "time_us": time_us,
             "time_ns": int(record["time_ns"]),
-            "topic": self.text(record["topic"], "topic"),
-            "subscriber": self.text(record["subscriber"], "subscriber"),
+            "topic": self.required_text(record["topic"], "topic"),
+            "subscriber": self.required_text(record["subscriber"], "subscriber"),
             "change": CHANGES[record["change"]],
             "period_ns": int(record["period_ns"]),
         }
@@ -222,7 +228,7 @@ def _clock_steps(segment: Segment) -> Iterator[EventRow]:
     """ANCHOR records with a step of the wall clock since the previous anchor, also across files."""
     anchors = segment.records(ANCHOR)
     for anchor in anchors[anchors["leap_ms"] != 0]:
-        time_us = int(anchor["wall_ms"]) * 1_000
+        time_us = clipped_ms(int(anchor["wall_ms"])) * 1_000
         row = {
             "run": segment.header.run,
             "time_us": time_us,
@@ -254,7 +260,7 @@ def _segment_row(segment: Segment, rows: int) -> EventRow:
         "next_change": None if end is None else int(end["next_change"]),
         "rows": rows,
         "end": None if end is None else ENDS[min(end["cause"], len(ENDS) - 1)],
-        "ended_us": None if end is None else int(end["wall_ms"]) * 1_000,
+        "ended_us": None if end is None else clipped_ms(int(end["wall_ms"])) * 1_000,
         "dropped": dropped_samples(segment),
     }
     return SEGMENTS, began_us, row

@@ -38,6 +38,11 @@ RAW_MAX: Final = 4_096
 NO_HEADER: Final = "bytes of a header, or zeros"
 """The reason of a file that a power cut left without a header."""
 
+MAX_WALL_MS: Final = (1 << 47) - 1
+"""The wall clock of a recording, in ms since 1970: up to the year 6429, so that each time has a date."""
+
+_LARGEST: Final = (1 << 63) - 1
+_MOST: Final = {"run": _LARGEST, "first_seq": _LARGEST, "first_change": _LARGEST, "wall_ms": MAX_WALL_MS}
 _NAME: Final = re.compile(r"([0-9a-f]{16})-(\d{6,})\.useg(\.open)?")
 _US_PER_MS: Final = 1_000
 
@@ -66,7 +71,7 @@ class _Moment(NamedTuple):
 
     @classmethod
     def of_block(cls, block: Any) -> "_Moment":
-        return cls(int(block["wall_ms"]) * _US_PER_MS, int(block["mono_ns"]))
+        return cls(clipped_ms(int(block["wall_ms"])) * _US_PER_MS, int(block["mono_ns"]))
 
 
 @dataclass(frozen=True)
@@ -136,7 +141,8 @@ class Segment:
         if not len(anchors):
             return np.array([self.header.mono_ns]), np.array([self.header.wall_ms * _US_PER_MS])
         order = np.argsort(anchors["mono_ns"], kind="stable")
-        return anchors["mono_ns"][order], anchors["wall_ms"][order] * _US_PER_MS
+        wall_ms = np.clip(anchors["wall_ms"][order], 0, MAX_WALL_MS)
+        return anchors["mono_ns"][order], wall_ms * _US_PER_MS
 
     def wall_us(self, mono_ns: Ints) -> Ints:
         """Monotonic readings of this run as UTC in microseconds, by the last anchor at or before each."""
@@ -144,6 +150,11 @@ class Segment:
         at = np.maximum(np.searchsorted(mono, mono_ns, side="right") - 1, 0)
         there: Ints = wall[at] + (mono_ns - mono[at]) // 1_000
         return there
+
+
+def clipped_ms(wall_ms: int) -> int:
+    """A time of the wall clock, moved into the range of dates."""
+    return min(max(wall_ms, 0), MAX_WALL_MS)
 
 
 def parse_name(name: str) -> tuple[int, int]:
@@ -179,6 +190,9 @@ def read_header(buffer: bytes | memoryview, name: str) -> Header:
         gateway = bytes(head["authority"])[: head["length"]].decode()
     except UnicodeDecodeError as error:
         raise RecordingRefused(f"the authority is not UTF-8: {error}") from error
+    for field_name, most in _MOST.items():
+        if not 0 <= head[field_name] <= most:
+            raise RecordingRefused(f"{field_name} {head[field_name]}: expected 0 to {most}")
     if (run, number) != (int(head["run"]), int(head["number"])):
         raise RecordingRefused(
             f"named run {run:016x} number {number}: the header says {head['run']:016x}, {head['number']}"

@@ -10,6 +10,10 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
+from ustreamer_throttle.gate import MAX_DELAY_NS, MAX_TOLERANCE, NS_PER_MS
+
+from ustreamer.uprotocol.ustatus import UStatusError
+from ustreamer.uprotocol.uuri import UUri
 from ustreamer_pipeline.errors import DamagedError
 from ustreamer_pipeline.recording.rows import DAY_US, day_text
 from ustreamer_pipeline.replay.target_replay import ThrottleSettings
@@ -57,25 +61,49 @@ def _tolerances(gateway: str, epochs: Iterable[Row]) -> Tolerances:
     """A configuration without the key `throttle` is left out: the tolerance is then the default."""
     found: dict[tuple[int, int], ThrottleSettings | float | None] = {}
     for row in epochs:
-        try:
-            settings = json.loads(row["settings"])
-            if "throttle" not in settings:
-                continue
+        fault = settings_fault(row)
+        if fault is not None:
+            raise DamagedError(
+                f"epochs: {gateway}, run {row['run']}: expected {fault}, found {row['settings']!r}"
+            )
+        settings = json.loads(row["settings"])
+        if "throttle" in settings:
             throttle = settings["throttle"]
             found[row["run"], row["epoch"]] = None if throttle is None else _throttle_settings(throttle)
-        except (ValueError, TypeError, KeyError) as error:
-            raise DamagedError(
-                f"epochs: {gateway}, run {row['run']}: expected JSON with throttle.tolerance, "
-                f"found {row['settings']!r}"
-            ) from error
     return found
 
 
+def settings_fault(epoch: Row) -> str | None:
+    """What was expected in the settings of a row of the table `epochs`; None if they are valid."""
+    try:
+        throttle = json.loads(epoch["settings"]).get("throttle")
+        settings = None if throttle is None else _throttle_settings(throttle)
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
+        return "JSON with throttle.tolerance"
+    if settings is None:
+        return None
+    if not 0 <= settings.tolerance <= MAX_TOLERANCE:
+        return f"a throttle.tolerance of 0 to {MAX_TOLERANCE}"
+    if not 0 <= settings.max_delay_ns <= MAX_DELAY_NS:
+        return f"a throttle.max_delay_ms of 0 to {MAX_DELAY_NS // NS_PER_MS}"
+    if settings.mode not in ("drop", "latest"):
+        return "a throttle.mode of drop or latest"
+    return None if all(map(_is_pattern, settings.latest)) else "UUris in throttle.latest"
+
+
+def _is_pattern(text: str) -> bool:
+    try:
+        UUri.parse(text)
+    except (UStatusError, AttributeError):
+        return False
+    return True
+
+
 def _throttle_settings(throttle: Mapping[str, Any]) -> ThrottleSettings:
-    """Raises KeyError, TypeError, ValueError."""
+    """Raises KeyError, TypeError, ValueError, AttributeError, OverflowError."""
     return ThrottleSettings(
         float(throttle["tolerance"]),
-        int(throttle.get("max_delay_ms", 0)) * 1_000_000,
+        int(throttle.get("max_delay_ms", 0)) * NS_PER_MS,
         throttle.get("mode", "drop"),
         tuple(throttle.get("latest", ())),
     )

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from ustreamer_throttle.gate import NS_PER_MS, TIME_BITS, Gate, GateMemory
 
+from ustreamer.uprotocol.ustatus import UStatusError
 from ustreamer.uprotocol.uuri import UUri
 from ustreamer_pipeline.replay.gate import Limit, Mask, Times, decide, may_lag, retuned
 from ustreamer_pipeline.replay.whatif_scenarios import Scenario
@@ -39,10 +40,13 @@ class ThrottleSettings(NamedTuple):
         """Whether this topic has mode `latest`."""
         if self.mode == "latest":
             return True
-        uuri = UUri.parse(topic) if self.latest else None
-        return uuri is not None and any(
-            UUri.parse(each).with_authority(uuri.authority_name).matches(uuri) for each in self.latest
-        )
+        if not self.latest:
+            return False
+        try:
+            uuri = UUri.parse(topic)
+        except UStatusError:
+            return False  # no pattern matches it
+        return any(UUri.parse(each).with_authority(uuri.authority_name).matches(uuri) for each in self.latest)
 
 
 Tail = tuple[Times, Times]

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from ustreamer_throttle.gate import MAX_PERIOD_NS
+
 from ustreamer_pipeline.bronze.landing import SegmentSummary, read_bronze, segment_file
 from ustreamer_pipeline.bronze.manifest import Manifest, Unit
 from ustreamer_pipeline.lake.storage import storage_of
@@ -164,6 +166,10 @@ def with_bad_reason(frame: "DataFrame") -> "DataFrame":
             (f.col("code") > LAST_CODE) & (f.col("code") != NO_CODE),
             "code",
             f"0 to {LAST_CODE}, or {NO_CODE}",
+        ),
+        rule(~f.col("period_ns").between(0, MAX_PERIOD_NS), "period_ns", f"0 to {MAX_PERIOD_NS}"),
+        rule(
+            (f.col("delivery") > 0) & f.col("egress").isNull(), "delivery", "0 for a target without an egress"
         ),
         rule(f.col("received_ns") < f.col("arrived_ns"), "received_ns", "arrived_ns or later"),
         rule(f.col("settled_ns") < f.col("received_ns"), "settled_ns", "received_ns or later"),

@@ -9,7 +9,7 @@ are no violation. A rule on whole sequences skips sequences with unknown parts.
 from collections.abc import Mapping
 from typing import Final
 
-from ustreamer_pipeline.gold.rules.addresses import Echo
+from ustreamer_pipeline.gold.rules.addresses import Echo, Valid
 from ustreamer_pipeline.gold.rules.answers import Answers
 from ustreamer_pipeline.gold.rules.dead_letters import Lettered, Letters
 from ustreamer_pipeline.gold.rules.decisions import Decisions
@@ -22,7 +22,7 @@ from ustreamer_pipeline.gold.rules.run import RunRule
 from ustreamer_pipeline.gold.rules.targets import PublicationTargets
 
 RUN_RULES: Final[tuple[type[RunRule], ...]] = (
-    *(Rate, NeverThrottled, Order, Expired, Echo, Letters, Answers, SequenceNumbers, LedgerLaw),
+    *(Rate, NeverThrottled, Order, Expired, Echo, Valid, Letters, Answers, SequenceNumbers, LedgerLaw),
     *(PublicationTargets, Lettered, Early, Segments, Changes),
 )
 

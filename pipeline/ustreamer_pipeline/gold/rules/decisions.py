@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rule `decided`: a second gate decides about each message with a limit."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
-from ustreamer_throttle.gate import DEFAULT_TOLERANCE
+from ustreamer_throttle.gate import DEFAULT_TOLERANCE, MAX_PERIOD_NS
 
-from ustreamer_pipeline.gold.rules.run import FINDINGS, Finding
+from ustreamer_pipeline.gold.rules.run import FINDINGS, Finding, Mask
 from ustreamer_pipeline.replay.gate_inputs import GateInputs
 from ustreamer_pipeline.replay.order import Span
 from ustreamer_pipeline.replay.replay import GatewayReplay
@@ -29,12 +29,20 @@ class Decisions:
     COLUMNS = COLUMNS
 
     def __init__(
-        self, gateway: str, began_us: Mapping[int, int], inputs: GateInputs, unread: Sequence[Span] = ()
+        self,
+        gateway: str,
+        began_us: Mapping[int, int],
+        inputs: GateInputs,
+        unread: Sequence[Span] = (),
+        unjudged: Collection[int] = (),
     ) -> None:
-        """`began_us`: the beginning of each run, in us since 1970. `unread`: the files that are not read."""
+        """`began_us`: the beginning of each run, in us since 1970. `unread`: the files that are not read. `unjudged`:
+        runs whose settings are invalid.
+        """
         self._gateway = gateway
         self._began_us = began_us
         self._unread = unread
+        self._unjudged = np.array(sorted(unjudged), dtype=np.int64)
         losses = {run: set(times) for run, times in inputs.losses.items()}
         for run, received_ns in chain.from_iterable(unread):
             losses.setdefault(run, set()).add(received_ns)
@@ -42,11 +50,21 @@ class Decisions:
 
     def feed(self, batch: pa.RecordBatch) -> None:
         """The next rows of the gateway, of any number of runs. Those among rows that are not read are left out."""
-        if self._unread:
-            place = int_column(batch, "run"), int_column(batch, "received_ns")
-            left_out = np.logical_or.reduce([span.covers(*place) for span in self._unread])
-            batch = batch.filter(pa.array(~left_out)) if left_out.any() else batch
-        self._gates.feed(batch)
+        left_out = self._left_out(batch)
+        self._gates.feed(batch.filter(pa.array(~left_out)) if left_out.any() else batch)
+
+    def _left_out(self, batch: pa.RecordBatch) -> Mask:
+        """Rows among unread ones, of runs with invalid settings, and with a target that no gateway has."""
+        period_ns = int_column(batch, "period_ns")
+        left_out: Mask = (period_ns < 0) | (period_ns > MAX_PERIOD_NS)
+        no_egress = batch.column("egress").is_null().to_numpy(zero_copy_only=False)
+        left_out |= no_egress & (int_column(batch, "delivery") > 0)
+        if self._unread or len(self._unjudged):
+            runs, received_ns = int_column(batch, "run"), int_column(batch, "received_ns")
+            left_out |= np.isin(runs, self._unjudged)
+            for span in self._unread:
+                left_out |= span.covers(runs, received_ns)
+        return left_out
 
     def end(self) -> Iterator[Finding]:
         """The first recorded verdicts that differ from those of the replay. Each finding has the number of all."""

@@ -13,6 +13,9 @@ from ustreamer_pipeline.groups import stable_order, starts_of_equal, stretches
 from ustreamer_pipeline.replay.rows import Ints
 from ustreamer_pipeline.replay.target_replay import ThrottleSettings
 
+_LARGEST = 1 << 62
+"""Above it a product may leave 64 bits: the period is absurd, or 10^9 messages passed an hour each."""
+
 _UNAVAILABLE = 14
 """UCode of messages that a stop abandoned."""
 
@@ -73,8 +76,13 @@ class Rate(RunRule):
 
     def _check(self, limit: _Limit, rows: RunRows, at: Ints, received: Ints) -> None:
         first, window = self._passed.get(limit, (0, None))
-        lead = np.arange(first, first + len(at)) * limit.period_ns - received
-        least = np.minimum.accumulate(lead if window is None else np.append(window.lead_ns, lead))[-len(at) :]
+        number = np.arange(first, first + len(at))
+        if (first + len(at) + 2) * limit.period_ns > _LARGEST:  # integers of Python, 50 times slower
+            number, received = number.astype(object), received.astype(object)
+        lead = number * limit.period_ns - received
+        least = np.minimum.accumulate(
+            lead if window is None else np.append(np.array([window.lead_ns], lead.dtype), lead)
+        )[-len(at) :]
 
         def strictest(index: int) -> _Window:
             value = int(least[index])

@@ -43,6 +43,7 @@ class RunTables:
     gaps: Sequence[Row] = ()
     segments: Sequence[Row] = ()
     counters: Sequence[Row] = ()
+    epochs: Sequence[Row] = ()
     leaps: Sequence[Row] = ()
     settings: Mapping[int, ThrottleSettings | float | None] = field(default_factory=dict)
     unread_ns: Sequence[tuple[int, int]] = ()

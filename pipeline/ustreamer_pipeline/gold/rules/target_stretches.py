@@ -110,7 +110,7 @@ class TargetStretches:
 
     def _learn_endpoints(self, rows: RunRows) -> None:
         """A target shows its subscriber or sink behind its egress, an accepted message its source behind its ingress."""
-        has_target = rows["delivery"] > 0
+        has_target = (rows["delivery"] > 0) & (rows["egress"] >= 0)
         for name in ("subscriber", "sink"):
             for egress, entity in distinct_values(rows, has_target & (rows[name] >= 0), "egress", name):
                 self._endpoints.add(self._text(entity), self._text(egress))

@@ -142,5 +142,6 @@ def _known_changes(run: RunTables) -> Sequence[Row] | None:
     changes = sorted(run.subscriptions, key=lambda row: row["number"])
     is_complete = [row["number"] for row in changes] == list(range(len(changes)))
     is_complete &= not any(change_faults(run.segments, changes, run.gaps))
+    is_complete &= all(row["subscriber"] is not None for row in changes)
     is_complete &= not any(row["changes"] is None or row["changes"] for row in run.gaps)
     return changes if is_complete else None
