@@ -25,6 +25,7 @@ from tests.report.naive_report import (
     naive_totals,
 )
 from tests.sample_lakes import list_lake
+from ustreamer_pipeline.errors import DamagedError
 from ustreamer_pipeline.replay.rows import Dictionary
 from ustreamer_pipeline.report import gateway_pass, grouped_rows
 from ustreamer_pipeline.report.delivery_columns import COLUMNS
@@ -252,6 +253,18 @@ def test_the_tables_of_a_fleet_are_those_of_a_naive_count(spark: SparkSession, t
         assert peaks == {egress: peak[:2] for egress, peak in naive_queues(rows).items()}
         limited = [row["published"] for row in naive_throttle(rows) if row["seconds"]]
         assert sorted(row["published"] for row in mine["throttle"]) == sorted(limited)
+
+
+def test_an_unknown_verdict_is_named(tmp_path: Path) -> None:
+    rows = random_rows(1)
+    rows[5]["verdict"] = "LOST"
+    write_days(tmp_path, "vin1", rows)
+    files = sorted(map(str, tmp_path.rglob("*.parquet")))
+    given: list[Any] = [{"gateway": "vin1", "files": files, "events": []}]
+    with pytest.raises(
+        DamagedError, match="deliveries: vin1, run 0: verdict 'LOST': expected one of DELIVERED, "
+    ):
+        list(report_task(1_000)(iter([pa.RecordBatch.from_pylist(given)])))
 
 
 def test_a_task_emits_before_it_holds_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,10 +3,10 @@
 
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ustreamer_pipeline.errors import DamagedError
 from ustreamer_pipeline.replay.rows import TEXTS, Codes, Dictionary, Ints, int_column
 from ustreamer_pipeline.schemas import VERDICTS
 
@@ -36,10 +36,7 @@ def text_array(texts: Dictionary, numbers: Codes) -> pa.Array:
 
 
 class DeliveryColumns:
-    """Deliveries of one run in the order of silver. Texts are numbers of `texts`, where -1 is null.
-
-    Raises DamagedError for a verdict that this version does not know.
-    """
+    """Deliveries of one run in the order of silver. Texts are numbers of `texts`, where -1 is null."""
 
     def __init__(self, batch: pa.RecordBatch, texts: Dictionary) -> None:
         self.texts = texts
@@ -59,12 +56,11 @@ class DeliveryColumns:
         self.source, self.subscriber, self.ingress, self.egress, self.type, self.verdict = (
             texts.codes(batch.column(name)) for name in TEXTS
         )
-        unknown = self.verdict[(self.verdict < 0) | (self.verdict >= len(VERDICTS))]
+        self.unknown_verdict: str | None = None
+        """The text of the first verdict that is none of VERDICTS."""
+        unknown = np.flatnonzero((self.verdict < 0) | (self.verdict >= len(VERDICTS)))
         if len(unknown):
-            known = ", ".join(VERDICTS)
-            raise DamagedError(
-                f"deliveries: verdict {texts.text(int(unknown[0]))!r}: expected one of {known}"
-            )
+            self.unknown_verdict = repr(texts.text(int(self.verdict[unknown[0]])))
 
     def codes(self, rows: Ints) -> Ints:
         """The UCode of some rows; -1 is null."""

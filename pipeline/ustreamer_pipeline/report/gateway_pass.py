@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
+from ustreamer_pipeline.errors import DamagedError
 from ustreamer_pipeline.replay.files import BATCH_ROWS, read_gateway, read_small_tables, task_count
 from ustreamer_pipeline.replay.rows import int_column
 from ustreamer_pipeline.report import latency_bins, small_tables
@@ -68,7 +69,8 @@ _MAX_BINS: Final = 200_000
 class GatewayReport:
     """The tables of one gateway. Pass its batches in order, then call `finish` and read `tables`."""
 
-    def __init__(self) -> None:
+    def __init__(self, gateway: str = "") -> None:
+        self._gateway = gateway
         self._texts = texts = report_texts()
         self.latency = Latency(texts)
         self.tables: tuple[GatewayTable, ...] = (
@@ -78,7 +80,7 @@ class GatewayReport:
         self._run: int | None = None
 
     def feed(self, batch: pa.RecordBatch) -> None:
-        """The next rows."""
+        """The next rows. Raises DamagedError for a verdict that this version does not know."""
         runs = int_column(batch, "run")
         cuts = [0, *(np.flatnonzero(np.diff(runs)) + 1).tolist(), len(runs)]
         for start, end in pairwise(cuts):
@@ -88,6 +90,10 @@ class GatewayReport:
                 self.finish()
             self._run = int(runs[start])
             rows = DeliveryColumns(batch.slice(start, end - start), self._texts)
+            if rows.unknown_verdict is not None:
+                place = f"deliveries: {self._gateway}, run {self._run}"
+                expected = f"expected one of {', '.join(VERDICTS)}"
+                raise DamagedError(f"{place}: verdict {rows.unknown_verdict}: {expected}")
             for table in self.tables:
                 table.add(rows)
 
@@ -152,9 +158,9 @@ class _Emitter:
         self._tables, self._rows = {}, 0
 
 
-def report_gateway(batches: Iterable[pa.RecordBatch]) -> GatewayReport:
-    """The tables of one gateway from its deliveries in order."""
-    made = GatewayReport()
+def report_gateway(batches: Iterable[pa.RecordBatch], gateway: str = "") -> GatewayReport:
+    """The tables of one gateway from its deliveries in order. Raises DamagedError, which names the gateway."""
+    made = GatewayReport(gateway)
     for batch in batches:
         made.feed(batch)
     made.finish()
@@ -168,7 +174,7 @@ def report_task(batch_rows: int) -> Callable[[Iterator[pa.RecordBatch]], Iterato
         emitter = _Emitter()
         for batch in batches:
             for row in batch.to_pylist():
-                made = report_gateway(read_gateway(row["files"], COLUMNS, batch_rows))
+                made = report_gateway(read_gateway(row["files"], COLUMNS, batch_rows), row["gateway"])
                 events = read_small_tables(row["events"], small_tables.COLUMNS, small_tables.TABLES)
                 yield from emitter.add(row["gateway"], made, small_tables.small_tables(events))
         yield from emitter.finish()
