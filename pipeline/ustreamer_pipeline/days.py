@@ -2,8 +2,12 @@
 """Dates in command line options."""
 
 import datetime as dt
+from typing import Final
 
 from ustreamer_pipeline.errors import UsageError
+
+LAST_DATE: Final = "9999-12-31"
+"""The default of `--until`: no limit. An empty `--since` is none either."""
 
 
 def day(option: str, text: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from ustreamer_pipeline import session
+from ustreamer_pipeline.days import LAST_DATE, day
 from ustreamer_pipeline.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--examples", type=int, default=20, metavar="N", help="rows to name of each broken rule (20)"
     )
     parser.add_argument("--since", default="", metavar="DATE", help="first day, as 2026-11-21")
-    parser.add_argument("--until", default="9999-12-31", metavar="DATE", help="last day")
+    parser.add_argument("--until", default=LAST_DATE, metavar="DATE", help="last day")
     parser.add_argument("--json", action="store_true", help="as one JSON object")
     session.arguments(parser)
 
@@ -40,7 +41,6 @@ def chosen_rules(text: str | None, known: Collection[str]) -> list[str]:
 
 
 def run(options: argparse.Namespace) -> int:
-    from ustreamer_pipeline.days import day
     from ustreamer_pipeline.gold.audit import PROMISES, audit, load
     from ustreamer_pipeline.lake.storage import storage_of
     from ustreamer_pipeline.progress import progress

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from ustreamer_pipeline import session
+from ustreamer_pipeline.days import LAST_DATE, day
 
 if TYPE_CHECKING:
     from ustreamer_pipeline.gold.diff import Difference
@@ -25,14 +26,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
             help="`release` of [plugins.recorder], or a version",
         )
     parser.add_argument("--since", default="", metavar="DATE", help="from this day on")
-    parser.add_argument("--until", default="9999-12-31", metavar="DATE", help="up to this day")
+    parser.add_argument("--until", default=LAST_DATE, metavar="DATE", help="up to this day")
     parser.add_argument("--all", action="store_true", help="also what is not significant")
     parser.add_argument("--json", action="store_true", help="everything, as one JSON object")
     session.arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    from ustreamer_pipeline.days import day
     from ustreamer_pipeline.errors import UsageError
     from ustreamer_pipeline.gold.diff import diff
     from ustreamer_pipeline.lake.storage import storage_of

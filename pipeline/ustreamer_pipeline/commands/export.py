@@ -3,6 +3,7 @@
 
 import argparse
 
+from ustreamer_pipeline.days import LAST_DATE, day
 from ustreamer_pipeline.errors import UnavailableError, UsageError
 from ustreamer_pipeline.folders import local_folder
 
@@ -17,11 +18,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--topic", default="", metavar="UURI", help="only topics that match (all)")
     parser.add_argument("--gateway", default="", metavar="NAME", help="only this gateway (all)")
     parser.add_argument("--since", default="", metavar="DATE", help="first day, as 2026-11-21")
-    parser.add_argument("--until", default="9999-12-31", metavar="DATE", help="last day")
+    parser.add_argument("--until", default=LAST_DATE, metavar="DATE", help="last day")
 
 
 def run(options: argparse.Namespace) -> int:
-    from ustreamer_pipeline.days import day
     from ustreamer_pipeline.export.mcap_file import write_mcap
     from ustreamer_pipeline.export.messages import Write, read_messages
     from ustreamer_pipeline.export.pcapng import write_pcapng

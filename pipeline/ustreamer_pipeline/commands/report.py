@@ -5,7 +5,7 @@ import argparse
 import json
 
 from ustreamer_pipeline import session
-from ustreamer_pipeline.days import day
+from ustreamer_pipeline.days import LAST_DATE, day
 from ustreamer_pipeline.errors import UsageError
 from ustreamer_pipeline.folders import local_folder
 
@@ -16,7 +16,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("lake", metavar="LAKE", help="folder of the tables")
     parser.add_argument("out", metavar="OUT", help="folder for report.html, report.json and the CSV files")
     parser.add_argument("--since", default="", metavar="DATE", help="first day, as 2026-11-21")
-    parser.add_argument("--until", default="9999-12-31", metavar="DATE", help="last day")
+    parser.add_argument("--until", default=LAST_DATE, metavar="DATE", help="last day")
     parser.add_argument(
         "--signal",
         action="append",

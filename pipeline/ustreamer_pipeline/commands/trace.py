@@ -5,6 +5,8 @@ import argparse
 import datetime as dt
 import json
 
+from ustreamer_pipeline.days import LAST_DATE, day
+
 HELP = "the story of a message, a topic or a subscriber across gateways"
 
 
@@ -16,12 +18,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="UUID of a message, topic such as //chassis/1234/1/8001, or entity such as //hpc/10A0/1/0",
     )
     parser.add_argument("--since", default="", metavar="DATE", help="a topic or subscriber: from this day on")
-    parser.add_argument("--until", default="9999-12-31", metavar="DATE", help="up to this day")
+    parser.add_argument("--until", default=LAST_DATE, metavar="DATE", help="up to this day")
     parser.add_argument("--json", action="store_true", help="one JSON object in a line for each event")
 
 
 def run(options: argparse.Namespace) -> int:
-    from ustreamer_pipeline.days import day
     from ustreamer_pipeline.errors import UnavailableError
     from ustreamer_pipeline.export.address_trace import trace_address
     from ustreamer_pipeline.export.trace import is_uuid, trace

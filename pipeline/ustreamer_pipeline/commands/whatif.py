@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ustreamer_pipeline import session
-from ustreamer_pipeline.days import day
+from ustreamer_pipeline.days import LAST_DATE, day
 from ustreamer_pipeline.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--topic", metavar="UURI", help="of the sweep: only topics that match (all)")
     parser.add_argument("--egress", metavar="NAME", help="of the sweep: only this link (all)")
     parser.add_argument("--since", default="", metavar="DATE", help="first day, as 2026-11-21")
-    parser.add_argument("--until", default="9999-12-31", metavar="DATE", help="last day")
+    parser.add_argument("--until", default=LAST_DATE, metavar="DATE", help="last day")
     parser.add_argument(
         "--out", metavar="FOLDER", help="write every target and link of every gateway here, as Parquet"
     )

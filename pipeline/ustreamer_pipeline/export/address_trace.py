@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from ustreamer.uprotocol.ustatus import UStatusError
 from ustreamer.uprotocol.uuri import UUri
+from ustreamer_pipeline.days import LAST_DATE
 from ustreamer_pipeline.errors import UsageError
 from ustreamer_pipeline.export.trace import TraceEvent
 from ustreamer_pipeline.lake.snapshot import Snapshot, load_snapshot
@@ -49,7 +50,7 @@ class _Span:
     verdicts: Counter[str] = field(default_factory=Counter)
 
 
-def trace_address(lake: str, text: str, since: str = "", until: str = "9999-12-31") -> list[TraceEvent]:
+def trace_address(lake: str, text: str, since: str = "", until: str = LAST_DATE) -> list[TraceEvent]:
     """The events of a topic, or of a subscriber. Raises UsageError for a text that is no address."""
     try:
         address = UUri.parse(text)

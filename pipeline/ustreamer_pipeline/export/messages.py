@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from ustreamer.uprotocol.ustatus import UStatusError
 from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import UUri
+from ustreamer_pipeline.days import LAST_DATE
 from ustreamer_pipeline.errors import UnavailableError, UsageError
 from ustreamer_pipeline.lake.snapshot import load_snapshot
 from ustreamer_pipeline.lake.tables import read_file
@@ -37,7 +38,7 @@ Write = Callable[[Iterator[SampledMessage], Path], int]
 
 
 def read_messages(
-    lake: str, topic: str = "", gateway: str = "", since: str = "", until: str = "9999-12-31"
+    lake: str, topic: str = "", gateway: str = "", since: str = "", until: str = LAST_DATE
 ) -> Iterator[SampledMessage]:
     """The messages of topics that match a pattern, of one gateway or all.
 

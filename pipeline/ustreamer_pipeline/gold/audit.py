@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from ustreamer_pipeline.days import LAST_DATE
 from ustreamer_pipeline.gold import rules as row_rules
 from ustreamer_pipeline.gold.ordered_pass import findings_in_order
 from ustreamer_pipeline.gold.readable import PROMISE, readable
@@ -15,8 +16,6 @@ from ustreamer_pipeline.schemas import DELIVERIES, QUARANTINE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-LAST_DATE: Final = "9999-12-31"
 
 PROMISES: Final[Mapping[str, str]] = {**row_rules.PROMISES, "readable": PROMISE}
 """The promise of each rule, by name. All but `readable` are checked in one pass over the rows of each gateway."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from ustreamer_pipeline.days import LAST_DATE
 from ustreamer_pipeline.errors import UsageError
 from ustreamer_pipeline.gold.rank_test import Values, holm, mann_whitney
 from ustreamer_pipeline.lake.snapshot import snapshot_of
@@ -80,7 +81,7 @@ class Difference:
 
 
 def diff(
-    spark: "SparkSession", lake: str, before: str, after: str, since: str = "", until: str = "9999-12-31"
+    spark: "SparkSession", lake: str, before: str, after: str, since: str = "", until: str = LAST_DATE
 ) -> Difference:
     """Compare two releases in these days. Raises UsageError if the lake has no deliveries of one of them."""
     from pyspark.sql import functions as f

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs
 
+from ustreamer_pipeline.days import LAST_DATE
 from ustreamer_pipeline.errors import DamagedError, UnavailableError
 from ustreamer_pipeline.lake.snapshot import Snapshot, snapshot_of
 from ustreamer_pipeline.recording.rows import day_text
@@ -106,12 +107,12 @@ def task_count(spark: "SparkSession", gateways: Mapping[str, object]) -> int:
     return max(1, min(len(gateways), 4 * cores))
 
 
-def event_files_of(lake: "str | Snapshot", since: str = "", until: str = "9999") -> dict[str, list[str]]:
+def event_files_of(lake: "str | Snapshot", since: str = "", until: str = LAST_DATE) -> dict[str, list[str]]:
     """Files of the small tables of a lake, by gateway; none if there are none."""
     return _by_gateway(snapshot_of(lake), WIDE.name, since, until)
 
 
-def files_of(lake: "str | Snapshot", since: str = "", until: str = "9999") -> dict[str, list[str]]:
+def files_of(lake: "str | Snapshot", since: str = "", until: str = LAST_DATE) -> dict[str, list[str]]:
     """Files of the deliveries of a lake, by gateway and in order of days, which need not be the order of rows
     (`read_gateway`). `since` and `until` are inclusive. Raises UnavailableError if there are none.
     """

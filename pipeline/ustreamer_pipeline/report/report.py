@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ustreamer_pipeline.days import LAST_DATE
 from ustreamer_pipeline.errors import UnavailableError, UsageError
 from ustreamer_pipeline.lake.snapshot import snapshot_of
 from ustreamer_pipeline.replay.files import event_files_of, files_of
@@ -56,7 +57,7 @@ def report(
     spark: "SparkSession",
     lake: str,
     since: str = "",
-    until: str = "9999-12-31",
+    until: str = LAST_DATE,
     step: Callable[[str], None] = lambda _: None,
     signals: Sequence[tuple[str, str]] = (),
 ) -> FleetReport:

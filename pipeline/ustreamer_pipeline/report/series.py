@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
+from ustreamer_pipeline.days import LAST_DATE
 from ustreamer_pipeline.groups import Groups, stable_order, starts_of_equal
 from ustreamer_pipeline.lake.snapshot import Snapshot, TableFile
 from ustreamer_pipeline.lake.storage import storage_of
@@ -42,7 +43,7 @@ def signals(
     chosen: Sequence[tuple[str, str]],
     width_s: int,
     since: str = "",
-    until: str = "9999",
+    until: str = LAST_DATE,
 ) -> "DataFrame":
     """Chosen signals, as (topic, signal), by time step: average, extremes, values and gateways. Empty topic: any.
 
