@@ -260,6 +260,74 @@ def test_a_topic_that_is_no_address_does_not_end_the_audit() -> None:
     assert {each["found"] for each in found if each["rule"] == "valid"} == {"'speed'", "None"}
 
 
+# --- consistent ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"attempts": 0}, "an attempt of a delivered message"),
+        ({"verdict": "THROTTLED", "attempts": 1}, "no attempt without a delivery"),
+        ({"verdict": "NO_SUBSCRIBER", "attempts": 1}, "no attempt without a delivery"),
+        ({"code": 13}, "no code without a failure"),
+        ({"verdict": "DEAD_LETTERED"}, "the code of the failure"),
+        ({"delivery": 0}, "a target of the message"),
+        ({"sink": "//b/1/1/1"}, "no sink of a publication"),
+        ({"type": "NOTIFICATION"}, "a sink of the message"),
+        ({"type": "RESPONSE", "sink": "//b/1/1/0"}, "the request of a response"),
+        ({"topic": "//a/1/1/8002"}, "the source as topic of the target"),
+    ],
+)
+def test_a_row_that_contradicts_itself_is_named(fields: Row, expected: str) -> None:
+    rows = [_row(0, at, at, 1, 0, 0, 0, 0, 0) | {"attempts": 1, "topic": "//a/1/1/8001"} for at in range(3)]
+    assert not found_by("consistent", rows, [])
+    rows[1] |= fields
+    ((_, seq, _, _, promise, _),) = found_by("consistent", rows, [])
+    assert (seq, promise) == (1, expected)
+    rows[1]["verdict"] = "DENIED"  # its fields may be the reason
+    assert not found_by("consistent", rows, [])
+
+
+# --- place --------------------------------------------------------------------------------------------------------
+
+
+def test_an_authority_is_behind_the_endpoint_of_most_rows_of_a_configuration() -> None:
+    rows = [_row(0, at, at, 1, 0, 0, 0, 0, 0) for at in range(6)]
+    call = {"type": "REQUEST", "sink": f"//{GATEWAY}/1/1/1"}
+    rows[1] |= call | {"source": "//b/1/1/0", "ingress": "b", "egress": "self"}
+    rows[2] |= call | {"source": "//b/1/1/0", "ingress": "b", "egress": "c"}  # an entity with that authority
+    assert not found_by("place", rows, [3])
+    rows[3] |= {"epoch": 1, "ingress": "c"}  # a reload moved it
+    rows[4] |= {"verdict": "DENIED", "ingress": "b"}
+    assert not found_by("place", rows, [3])
+    rows[5] |= {"ingress": "b"}
+    ((_, seq, _, subject, expected, found),) = found_by("place", rows, [3])
+    assert (seq, subject, expected, found) == (5, "endpoint of a", "a, as 1 messages", "b, 1 messages")
+    rows[5] |= {"ingress": "a", "type": "NOTIFICATION", "sink": "//a/1/1/0", "egress": "self"}
+    assert [each[5] for each in found_by("place", rows, [3])] == ["self, 1 messages"]
+
+
+# --- letters ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "found"),
+    [
+        ({}, []),
+        ({"id_lsb": 9}, ["id (1, 9)"]),
+        ({"source": "//a/1/1/8002"}, ["source //a/1/1/8002"]),
+        ({"sink": "//b/1/1/0"}, ["sink //b/1/1/0"]),
+        ({"code": None}, ["code None"]),
+    ],
+)
+def test_a_dead_letter_is_that_of_its_row(fields: Row, found: list[str]) -> None:
+    rows = [_row(0, at, at, 1, 0, 0, 0, 3, 0) | {"code": 14} for at in range(3)]
+    letter = {"table": "dead_letters", "run": 0, "seq": 1, "time_us": 0, "id_msb": 1, "id_lsb": 1}
+    letter |= {"source": "//a/1/1/8001", "sink": None, "code": 14} | fields
+    assert [each[5] for each in found_by("letters", rows, [], [letter])] == found
+    assert [each[5] for each in found_by("letters", rows, [], [letter] * 2)] == sorted([*found, "2"])
+
+
 # --- order --------------------------------------------------------------------------------------------------------
 
 

@@ -26,7 +26,7 @@ _EVENT_COLUMNS: Final = tuple(
         (
             *EVENT_COLUMNS,
             *("time_ns", "topic", "subscriber", "change", "period_ns", "seq", "rows", "changes", "leap_ms"),
-            *("time_us", "first_change", "next_change"),
+            *("time_us", "first_change", "next_change", "id_msb", "id_lsb", "source", "sink", "code"),
             *(column.name for column in COUNTERS.columns if column.name not in COUNTERS.partitioned_by),
         )
     )

@@ -87,6 +87,11 @@ class PredictedTargets:
         return self._from[ingress]
 
 
+def authority_of(entity: str) -> str:
+    """The authority of an address; a text that is none is its own authority."""
+    return _place(entity)[0]
+
+
 @lru_cache(maxsize=100_000)
 def is_address(text: str) -> bool:
     """Whether a text is a UUri."""

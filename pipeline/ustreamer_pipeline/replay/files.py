@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 BATCH_ROWS: Final = 1 << 18
-_ENCODED: Final = frozenset((*TEXTS, "sink"))
+_ENCODED: Final = frozenset((*TEXTS, "sink", "topic"))
 
 
 def read_gateway(

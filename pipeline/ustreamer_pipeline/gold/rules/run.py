@@ -25,7 +25,7 @@ Row = Mapping[str, Any]
 Mask = npt.NDArray[np.bool_]
 Columns = Mapping[str, npt.NDArray[Any]]
 
-_TEXTS: Final = frozenset((*TEXTS, "sink"))
+_TEXTS: Final = frozenset((*TEXTS, "sink", "topic"))
 
 
 @dataclass(frozen=True)
