@@ -13,6 +13,7 @@ from typing import NamedTuple
 import pytest
 from pyspark.sql import SparkSession
 from tests.audited_mutants import audited_mutants, format_counts
+from tests.field_mutations import FIELD_MUTATIONS, field_mutants
 from tests.mutations import MUTATIONS, load_runs, mutants
 from tests.real_runs import record_stories
 from ustreamer_pipeline.cli import main
@@ -68,3 +69,10 @@ def test_99_of_100_mutations_are_found(real_runs: RealRuns, spark: SparkSession,
     assert {each.name for each in mutated} == MUTATIONS.keys()
     assert not alarms
     assert len(missed) <= MUTANTS // 100, missed
+
+
+def test_every_mutation_of_a_field_is_found(real_runs: RealRuns, spark: SparkSession, tmp_path: Path) -> None:
+    audited = audited_mutants(spark, tmp_path, field_mutants(load_runs(real_runs.recordings), 20))
+    print(format_counts(audited))
+    assert {each.name for each in audited} == FIELD_MUTATIONS.keys()
+    assert [each for each in audited if not each.is_found] == []
