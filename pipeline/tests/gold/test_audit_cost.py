@@ -92,7 +92,7 @@ def test_a_short_run_costs_as_much_among_many_as_among_few() -> None:
     ]
     per_run = [count // runs for count, runs in zip(counts, (50, 200), strict=True)]
     assert per_run[1] <= per_run[0]
-    assert per_run[1] < 2_500  # 2,100 when this was written; each is 0.4 us
+    assert per_run[1] < 3_000  # 3,400 for three rules less, before runs shared the columns of a batch
 
 
 def test_topics_and_patterns_cost_what_each_of_them_costs() -> None:
