@@ -14,7 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ustreamer_pipeline.gold.gateway_audit import audit_gateway
 from ustreamer_pipeline.gold.rules import PROMISES
+from ustreamer_pipeline.gold.rules.fields import Consistent
+from ustreamer_pipeline.gold.rules.places import OnePlace
 from ustreamer_pipeline.gold.rules.run import FINDINGS
+from ustreamer_pipeline.gold.rules.target_rows import Example
+from ustreamer_pipeline.gold.rules.target_stretches import TargetStretches
+from ustreamer_pipeline.gold.rules.targets import PublicationTargets
 from ustreamer_pipeline.groups import Groups
 from ustreamer_pipeline.recording.rows import DAY_US
 from ustreamer_pipeline.replay.order import Span
@@ -571,3 +576,14 @@ def test_equal_combinations_have_one_number_in_all_batches(
         numbers += groups.numbers(list(columns)).tolist()
     assert [list(groups.combinations)[number] for number in numbers] == rows
     assert len(groups) == len(set(rows))
+
+
+def test_a_stretch_of_two_batches_names_its_first_row() -> None:
+    first, second = Example(1, 10, 20, 3), Example(4, 40, 15, 2)
+    assert first.merge(second) == second.merge(first) == Example(1, 10, 15, 5)
+
+
+def test_a_rule_reads_the_columns_that_it_compares() -> None:
+    assert PublicationTargets.COLUMNS == TargetStretches.COLUMNS
+    for rule in (Consistent, OnePlace, PublicationTargets):
+        assert {"seq", "verdict", "source"} <= set(rule.COLUMNS) <= set(DELIVERIES.names)

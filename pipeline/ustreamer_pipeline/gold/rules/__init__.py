@@ -18,14 +18,14 @@ from ustreamer_pipeline.gold.rules.fields import Consistent
 from ustreamer_pipeline.gold.rules.ledger import LedgerLaw
 from ustreamer_pipeline.gold.rules.numbers import Changes, Segments, SequenceNumbers
 from ustreamer_pipeline.gold.rules.order import Order
-from ustreamer_pipeline.gold.rules.places import Place
+from ustreamer_pipeline.gold.rules.places import OnePlace
 from ustreamer_pipeline.gold.rules.rates import NeverThrottled, Rate
 from ustreamer_pipeline.gold.rules.run import RunRule
 from ustreamer_pipeline.gold.rules.targets import PublicationTargets
 
 RUN_RULES: Final[tuple[type[RunRule], ...]] = (
     *(Rate, NeverThrottled, Order, Expired, Echo, Valid, Letters, Answers, SequenceNumbers, LedgerLaw),
-    *(Consistent, Place, PublicationTargets, Lettered, Early, Segments, Changes),
+    *(Consistent, OnePlace, PublicationTargets, Lettered, Early, Segments, Changes),
 )
 
 PROMISES: Final[Mapping[str, str]] = {

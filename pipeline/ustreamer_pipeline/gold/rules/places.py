@@ -18,7 +18,7 @@ class _Seen(NamedTuple):
     rows: int
 
 
-class Place(RunRule):
+class OnePlace(RunRule):
     """A message is accepted only from the endpoint behind which its source is, and one with a sink goes to the endpoint
     of the sink.
 
