@@ -35,6 +35,7 @@ from ustreamer.uprotocol.uuri import ANY
 
 pytestmark = needs_mosquitto
 _numbers = count()
+_ID_BYTES = 17
 WIRE_TOPIC = f"{ALPHA}/A/1/1/8001"
 
 
@@ -442,8 +443,8 @@ class SafeAfter:
     def safe_before_ns(self) -> int:
         return self.safe_ns
 
-    def add(self, ids: Sequence[bytes]) -> None:
-        self.ids += ids
+    def add(self, ids: bytes) -> None:
+        self.ids += [ids[at : at + _ID_BYTES] for at in range(0, len(ids), _ID_BYTES)]
 
     def close(self) -> None:
         self.is_closed = True
