@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Puts that may be lost are put again, kept or reported: with real sessions in this process."""
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from threading import Lock
 from time import monotonic_ns
 from typing import Any
@@ -11,14 +11,18 @@ import pytest
 from tests.transports.zenoh.publisher_bench import MakeBench, numbered, received
 from tests.transports.zenoh.sessions import CLOCK
 from tests.waiting import wait_until
-from ustreamer.testing.messages import ALPHA, METHOD, REMOTE_CLIENT, new_id
+from ustreamer.testing.messages import ALPHA, METHOD, REMOTE_CLIENT, TOPIC, new_id
 from ustreamer.transport_port import EndpointContext
 from ustreamer.transports.zenoh.decoder import HEAD, ID_TAG, VERSION_AND_TAGS
 from ustreamer.transports.zenoh.link_monitor import UnconfirmedSpan
 from ustreamer.transports.zenoh.possible_losses import PossibleLosses
+from ustreamer.transports.zenoh.receipts.awaited_receipts import AwaitedReceipts
+from ustreamer.transports.zenoh.receipts.receipt_keys import ReceiptGiverId, receipt_id, token_key
 from ustreamer.transports.zenoh.retransmit import AnsweredRequests, Origin, RetransmitConfig
 from ustreamer.transports.zenoh.route_publishers import RoutePublishers
+from ustreamer.transports.zenoh.subscriber import ListenerFilters
 from ustreamer.uprotocol.umessage import request
+from ustreamer.uprotocol.uuri import ANY
 
 
 def test_possibly_lost_messages_are_put_again_in_order_before_newer_ones(make_bench: MakeBench) -> None:
@@ -352,3 +356,53 @@ def test_what_is_too_late_to_be_put_again_is_counted(make_bench: MakeBench, *, i
     subscriber = bench.listen()
     wait_until(lambda: bool(opened), "the route again")
     assert (losses.retransmitted, losses.not_retransmitted) == ((1, 0) if in_time else (0, 1))
+
+
+class AwaitedDuringPuts(AwaitedReceipts):
+    """Calls `on_read` where the monitor thread reads the oldest put: another thread may put at that moment."""
+
+    def __init__(self) -> None:
+        super().__init__("own", CLOCK.monotonic_ns, 15 * 10**9)
+        self.on_read: Callable[[], None] = lambda: None
+
+    @property
+    def oldest_kept_ns(self) -> int:
+        self.on_read()
+        return super().oldest_kept_ns
+
+
+def test_a_put_without_a_receipt_stays_remembered_if_another_put_is_made_during_a_tick(
+    make_bench: MakeBench,
+) -> None:
+    bench, awaited = make_bench(), AwaitedDuringPuts()
+    context = EndpointContext("backbone", ALPHA, CLOCK)
+    publishers = RoutePublishers(bench.session, context, limit=1, awaited=awaited)
+    losses = PossibleLosses(
+        context,
+        bench.links,
+        publishers,
+        Lock(),
+        lambda publisher, put_ns, message: True,
+        lambda _: None,
+        RetransmitConfig(),
+        AnsweredRequests(0),
+        awaited=awaited,
+    )
+    giver = ReceiptGiverId("cloud", "link", "1")
+    awaited.on_token(token_key(giver, ListenerFilters(ANY, None)), is_present=True)
+    [receiver] = awaited.receivers_of(TOPIC, None)
+    publisher = publishers.declare(numbered(0).attributes)
+
+    def put(number: int) -> None:
+        message, now_ns, payload = numbered(number), CLOCK.monotonic_ns(), bytes(2_000_000)  # a block of its own
+        receiver.puts.append((now_ns, receipt_id(message.id)))
+        head = HEAD.pack(VERSION_AND_TAGS, message.id.msb, ID_TAG, message.id.lsb)
+        losses.append((Origin(publisher, message.attributes),), now_ns, (head,), (payload,))
+
+    put(0)
+    put_ns = CLOCK.monotonic_ns()
+    bench.links._confirmed_ns = lambda now_ns: now_ns  # type: ignore[method-assign]  # the next node has read it
+    wait_until(lambda: bench.links.confirmed_ns > put_ns, "the confirmation of the next node")
+    awaited.on_read = lambda: put(1)
+    losses.on_tick()
+    assert losses.remembered_count == 2

@@ -142,12 +142,13 @@ class PossibleLosses:
                 self.collect()
         links, buffer = self._link_monitor, self._buffer
         # Until it fits again: the first sign of life confirms nothing yet.
-        buffer.hold = links.suspect or (buffer.hold and buffer.is_full)
-        buffer.confirmed_ns = links.confirmed_ns
+        hold, confirmed_ns = links.suspect or (buffer.hold and buffer.is_full), links.confirmed_ns
         if self._awaited is not None:
             oldest_ns = self._awaited.oldest_kept_ns
-            buffer.hold |= oldest_ns < self._monotonic_ns() - _OVERDUE_NS
-            buffer.confirmed_ns = min(links.confirmed_ns, oldest_ns)
+            hold |= oldest_ns < self._monotonic_ns() - _OVERDUE_NS
+            confirmed_ns = min(confirmed_ns, oldest_ns)
+        # Each once: a put on another thread drops what is confirmed at that moment.
+        buffer.hold, buffer.confirmed_ns = hold, confirmed_ns
         if self._put_lock.acquire(blocking=False):  # a put may wait for seconds
             try:
                 with self._buffer_lock:
