@@ -394,7 +394,8 @@ def test_a_put_without_a_receipt_stays_remembered_if_another_put_is_made_during_
     publisher = publishers.declare(numbered(0).attributes)
 
     def put(number: int) -> None:
-        message, now_ns, payload = numbered(number), CLOCK.monotonic_ns(), bytes(2_000_000)  # a block of its own
+        message, now_ns = numbered(number), CLOCK.monotonic_ns()
+        payload = bytes(2_000_000)  # a block of its own
         receiver.puts.append((now_ns, receipt_id(message.id)))
         head = HEAD.pack(VERSION_AND_TAGS, message.id.msb, ID_TAG, message.id.lsb)
         losses.append((Origin(publisher, message.attributes),), now_ns, (head,), (payload,))
