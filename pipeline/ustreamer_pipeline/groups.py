@@ -53,16 +53,25 @@ class Groups:
 
     def numbers(self, columns: Sequence[npt.NDArray[Any]]) -> Ints:
         """The number of each row's combination. `columns`: at least one."""
-        if len(columns[0]) <= FEW_ROWS:
+        count = len(columns[0])
+        if count <= FEW_ROWS:
             each_row = zip(*(column.tolist() for column in columns), strict=True)
             return np.array([self._number(values) for values in each_row], dtype=np.int64)
-        key: Ints = np.zeros(len(columns[0]), dtype=np.int64)
+        key: Ints = np.zeros(count, dtype=np.int64)
+        size = 1
         for column in columns:
-            # Compacted at each step: a product of all ranges would not fit.
+            if column.min() == column.max():
+                continue
             place = column.astype(np.int64) + 1
-            if int(place.min(initial=0)) < 0 or int(place.max(initial=0)) >> 31:
+            if int(place.min()) < 0 or int(place.max()) >> 31:
                 place = np.unique(place, return_inverse=True)[1]
-            key = _compact(key) * (int(place.max(initial=0)) + 1) + place
+            most = int(place.max()) + 1
+            # Compacted where the product of ranges is large: that of all ranges would not fit.
+            if size * most > _table_size(count):
+                key = _compact(key)
+                size = int(key.max()) + 1
+            key = key * most + place
+            size *= most
         key = _compact(key)
         example = np.zeros(int(key.max(initial=-1)) + 1, dtype=np.int64)
         example[key] = np.arange(len(key))
@@ -83,7 +92,7 @@ def distinct(columns: Sequence[npt.NDArray[Any]]) -> list[tuple[int, ...]]:
 def _compact(key: Ints) -> Ints:
     """The same groups with numbers from 0 on and without holes."""
     size = int(key.max(initial=0)) + 1
-    if size > 4 * len(key) + 1024:
+    if size > _table_size(len(key)):
         compacted: Ints = np.unique(key, return_inverse=True)[1]
         return compacted
     # A table takes one tenth of the time of a sort.
@@ -91,3 +100,8 @@ def _compact(key: Ints) -> Ints:
     used[key] = True
     numbers: Ints = np.cumsum(used) - 1
     return numbers[key]
+
+
+def _table_size(rows: int) -> int:
+    """Size up to which a table of numbers is cheaper than a sort of this many rows."""
+    return 4 * rows + 1024

@@ -15,20 +15,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ustreamer_pipeline.lake.snapshot import Snapshot, snapshot_of
-from ustreamer_pipeline.lake.storage import storage_of
-from ustreamer_pipeline.lake.tables import TASK_BYTES, Batches, pack, read_file
-from ustreamer_pipeline.schemas import QUARANTINE, SAMPLED, SIGNALS, SILVER, Column, Table
+from ustreamer_pipeline.schemas import QUARANTINE, SIGNALS, SILVER, Column, Table
+from ustreamer_pipeline.signal_counts import VALUE_KINDS, SignalCount
+from ustreamer_pipeline.signal_source import find_signals, messages
+from ustreamer_pipeline.wide_signals import WideColumn
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column as SparkColumn
-    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 TABLES: Final = (*SILVER, QUARANTINE)
 WIDTH: Final = 118
 
-_VALUE_KINDS: Final = ("boolean", "bigint", "double", "string")
 _MESSAGE: Final = ("gateway", "date", "run", "time", "time_ns", "id")
-_MESSAGE_KEY: Final = ("gateway", "date", "run", "time_us", "time_ns", "id_msb", "id_lsb")
 _UPPER, _LOWER = "_msb", "_lsb"
 """Ends of the names of the two halves of a UUID."""
 
@@ -98,74 +96,30 @@ def register_signal_views(spark: "SparkSession", lake: str | Path) -> list[str]:
     from pyspark.sql import functions as f
 
     snapshot = snapshot_of(lake)
-    signals = SIGNALS.read_table(spark, snapshot)
-    found = (
-        _counted_signals(spark, snapshot)
-        .groupBy("topic", "signal")
-        .agg(*(f.sum(kind).alias(kind) for kind in _VALUE_KINDS), f.max("unit").alias("unit"))
-    )
-    topics: dict[str, list[Row]] = {}
-    for row in found.orderBy("topic", "signal").collect():
-        topics.setdefault(row["topic"], []).append(row)
-    # Messages are grouped by the columns of the table. Times and ids for people are made once for each message.
+    topics: dict[str, list[SignalCount]] = {}
+    for found in find_signals(spark, snapshot):
+        topics.setdefault(found.topic, []).append(found)
     columns = {each.name: each for each in view_columns(SIGNALS)}
     about = [
         f.expr(columns[name].expression).alias(name, metadata={"comment": columns[name].note})
         for name in _MESSAGE
     ]
-    for topic, rows in topics.items():
-        messages = signals.where(f.col("topic") == topic).groupBy(*_MESSAGE_KEY)
-        # A signal may have the name of a column of the key.
-        wide = messages.agg(*(_signal_column(row).alias(f"_{number}") for number, row in enumerate(rows)))
+    for topic, signals in topics.items():
+        wide = messages(
+            spark, snapshot, topic, [WideColumn(each.signal, _value_column(each)) for each in signals]
+        )
         described = [
-            f.col(f"_{number}").alias(row["signal"], metadata=_comment(row))
-            for number, row in enumerate(rows)
+            f.col(f"_{number}").alias(each.signal, metadata={"comment": each.unit} if each.unit else {})
+            for number, each in enumerate(signals)
         ]
         wide.select(*about, *described).createOrReplaceTempView(signal_view(topic))
     return [signal_view(topic) for topic in topics]
 
 
-def _counted_signals(spark: "SparkSession", snapshot: Snapshot) -> "DataFrame":
-    """topic, signal, unit and number of values of each kind, for each batch of the files of signals.
-
-    Tasks read the files through pyarrow, which keeps texts encoded: one third of the CPU of a scan by Spark.
-    """
-    values = [f"value_{kind}" for kind in _VALUE_KINDS]
-    keys = ("table", "topic", "signal", "unit")
-    packed = pack([*snapshot.large_of(SAMPLED.name), *snapshot.small_of(SAMPLED.name)], TASK_BYTES)
-    lake = snapshot.lake
-
-    def count(batches: Batches) -> Batches:
-        import pyarrow as pa
-
-        storage = storage_of(lake)
-        counts = [(value, "count") for value in values]
-        for number in (number for batch in batches for number in batch.column(0).to_pylist()):
-            for file in packed[number]:
-                for rows in read_file(storage, file, SAMPLED, columns=(*keys, *values), encoded=keys):
-                    found = pa.table(rows).group_by(keys, use_threads=False).aggregate(counts)
-                    columns = [found[name].cast(pa.string()) for name in keys]
-                    columns += [found[f"{value}_count"] for value in values]
-                    yield from pa.table(columns, names=[*keys, *_VALUE_KINDS]).to_batches()
-
-    schema = ", ".join([*(f"`{key}` string" for key in keys), *(f"`{kind}` bigint" for kind in _VALUE_KINDS)])
-    counted = spark.range(0, len(packed), 1, max(len(packed), 1)).mapInArrow(count, schema)
-    return counted.where(f"`table` = '{SIGNALS.name}'").drop("table")
-
-
-def _signal_column(row: "Row") -> "SparkColumn":
-    """The values of one signal. A number that is an integer only sometimes is a double."""
-    from pyspark.sql import functions as f
-
-    kind = max(
-        _VALUE_KINDS, key=lambda name: int(row[name])
-    )  # of equal counts the first: an integer has a double too
-    value = f.when(f.col("signal") == row["signal"], f.col(f"value_{kind}"))
-    return f.first(value, ignorenulls=True)
-
-
-def _comment(row: "Row") -> dict[str, str]:
-    return {"comment": row["unit"]} if row["unit"] else {}
+def _value_column(counts: SignalCount) -> str:
+    """The column with the values of a signal. A number that is an integer only sometimes is a double."""
+    # Of equal counts the first: an integer has a double too.
+    return f"value_{max(VALUE_KINDS, key=lambda kind: getattr(counts, kind))}"
 
 
 def signal_view(topic: str) -> str:

@@ -95,11 +95,26 @@ def load_snapshot(lake: str | Path) -> Snapshot:
                 lines = _lines(storage, complete)
         except FileNotFoundError:  # newer versions were made and this one removed meanwhile
             continue
-        files, large = (
-            [TableFile(*json.loads(line)[kind]) for line in lines if line.startswith(f'{{"{kind}":')]
-            for kind in (SMALL, LARGE)
-        )
-        return Snapshot(str(lake), storage, complete, files, large)
+        return _snapshot(str(lake), storage, complete, lines)
+
+
+def snapshot_at(lake: str, number: int) -> Snapshot:
+    """The version with this number, or none of a lake without a version. Raises UnavailableError if it was removed."""
+    storage = storage_of(lake)
+    if not number:
+        return Snapshot(lake, storage)
+    try:
+        return _snapshot(lake, storage, number, _lines(storage, number))
+    except FileNotFoundError as error:
+        raise UnavailableError(f"{lake}: version {number} was removed: read a newer one") from error
+
+
+def _snapshot(lake: str, storage: Storage, number: int, lines: list[str]) -> Snapshot:
+    files, large = (
+        [TableFile(*json.loads(line)[kind]) for line in lines if line.startswith(f'{{"{kind}":')]
+        for kind in (SMALL, LARGE)
+    )
+    return Snapshot(lake, storage, number, files, large)
 
 
 def snapshot_of(lake: "str | Path | Snapshot") -> Snapshot:

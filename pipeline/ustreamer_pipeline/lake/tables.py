@@ -18,6 +18,9 @@ import numpy as np
 from ustreamer_pipeline.errors import DamagedError
 from ustreamer_pipeline.lake.snapshot import Snapshot, TableFile
 from ustreamer_pipeline.lake.storage import Storage, storage_of
+from ustreamer_pipeline.signal_counts import READS as SIGNAL_COLUMNS
+from ustreamer_pipeline.signal_counts import TEXTS as SIGNAL_TEXTS
+from ustreamer_pipeline.signal_counts import SignalCount, SignalCounts, from_metadata, to_metadata
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,6 +62,7 @@ class FileWriter:
             use_dictionary=[each for each in self._schema.names if each not in SPREAD],
         )
         self._waiting: list[pa.RecordBatch] = []
+        self._signals = SignalCounts() if set(SIGNAL_COLUMNS) <= set(self._schema.names) else None
         self._table, self._name = table, name
         self.rows = 0
 
@@ -68,6 +72,8 @@ class FileWriter:
         columns = [batch.column(name) for name in self._schema.names]
         self._waiting.append(pa.RecordBatch.from_arrays(columns, schema=self._schema))
         self.rows += batch.num_rows
+        if self._signals is not None:
+            self._signals.add(batch)
         if sum(each.num_rows for each in self._waiting) >= GROUP_ROWS:
             self._flush()
 
@@ -80,6 +86,8 @@ class FileWriter:
 
     def close(self, gateway: str, day: int) -> TableFile:
         self._flush()
+        if self._signals is not None:
+            self._writer.add_key_value_metadata(to_metadata(self._signals))
         self._writer.close()
         size = self._sink.tell()
         self._sink.close()
@@ -95,8 +103,13 @@ def file_schema(table: "Table", *, partitioned: bool = True) -> "pa.Schema":
 
 def unit_name(table: "Table", gateway: str, day: int) -> str:
     """A new name for the file of a unit."""
-    place = f"date={_EPOCH + dt.timedelta(days=day)}/gateway={quote(gateway, safe='')}"
+    place = f"date={date_of(day)}/gateway={quote(gateway, safe='')}"
     return f"{table.folder}/{place}/{uuid4().hex}.parquet"
+
+
+def date_of(day: int) -> dt.date:
+    """The date of a number of days since 1970."""
+    return _EPOCH + dt.timedelta(days=day)
 
 
 def write_units(frame: "DataFrame", table: "Table", lake: str) -> list[TableFile]:
@@ -204,6 +217,24 @@ def pack(files: Sequence[TableFile], most_bytes: int) -> list[list[TableFile]]:
     return packed
 
 
+def signals_of(storage: Storage, file: TableFile, table: "Table") -> list[SignalCount]:
+    """The signals of a file, from its metadata, or counted for an older file. Raises DamagedError that names it."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with storage.system.open_input_file(storage.path(file.name)) as source:
+            found = from_metadata(pq.read_metadata(source).metadata)
+    except (OSError, pa.ArrowException) as error:
+        raise DamagedError(f"{storage.path(file.name)}: {error}") from error
+    if found is None:
+        counts = SignalCounts()
+        for rows in read_file(storage, file, table, SIGNAL_COLUMNS, SIGNAL_TEXTS):
+            counts.add(rows)
+        found = list(counts)
+    return found
+
+
 def read_file(
     storage: Storage,
     file: TableFile,
@@ -224,7 +255,7 @@ def read_file(
         for each in file_schema(table, partitioned=False)
         if columns is None or each.name in columns
     )
-    constant = {"date": _EPOCH + dt.timedelta(days=file.day), "gateway": file.gateway}
+    constant = {"date": date_of(file.day), "gateway": file.gateway}
     try:
         with storage.system.open_input_file(storage.path(file.name)) as source:
             metadata = pq.read_metadata(source)
