@@ -29,7 +29,8 @@ import numpy as np
 from pyspark.sql import SparkSession
 from ustreamer_pipeline.fleet.fleet import write_fleet
 from ustreamer_pipeline.ingest.ingest import ingest
-from ustreamer_pipeline.replay.files import files_of
+from ustreamer_pipeline.lake.snapshot import load_snapshot
+from ustreamer_pipeline.replay.files import files_of, rows_of
 from ustreamer_pipeline.replay.gate import LONG_AGO, Limit, decide, retuned
 from ustreamer_pipeline.replay.whatif import DEFAULT_TOLERANCE, fleet_links, whatif
 from ustreamer_pipeline.replay.whatif_scenarios import period_of, sweep
@@ -49,7 +50,7 @@ GateKernel = Callable[[Any, int, Limit], tuple[Any, int]]
 
 
 def with_spark(spark: SparkSession, lake: Path, scenarios: int) -> ScenarioTotals:
-    result = whatif(spark, files_of(str(lake)), sweep(LIMITS_HZ[:scenarios])).persist()
+    result = whatif(spark, files_of(str(lake)), sweep(LIMITS_HZ[:scenarios]), counts=rows_of(load_snapshot(lake))).persist()
     try:
         different = result.selectExpr("sum(differing) n").collect()[0].n
         if different:

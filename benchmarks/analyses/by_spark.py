@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 from ustreamer_pipeline.gold.audit import findings, load
 from ustreamer_pipeline.lake.snapshot import snapshot_of
-from ustreamer_pipeline.replay.files import files_of
+from ustreamer_pipeline.replay.files import files_of, rows_of
 from ustreamer_pipeline.report import series, tables
 from ustreamer_pipeline.report.gateway_pass import partial_tables
 from ustreamer_pipeline.views import register_signal_views, signal_view
@@ -40,7 +40,7 @@ def _audit(spark: SparkSession, lake: Path) -> "dict[str, DataFrame]":
 
 def _report(spark: SparkSession, lake: Path) -> "dict[str, DataFrame]":
     """One pass over the files, as for the page; it makes the latencies too."""
-    partials = partial_tables(spark, files_of(str(lake)), {}).persist()
+    partials = partial_tables(spark, files_of(str(lake)), {}, counts=rows_of(snapshot_of(lake))).persist()
     return {
         "gateways": tables.gateways(partials),
         "over_time": tables.over_time(partials, STEP_S),

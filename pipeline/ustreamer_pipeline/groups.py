@@ -62,7 +62,7 @@ class Groups:
         for column in columns:
             if column.min() == column.max():
                 continue
-            place = column.astype(np.int64) + 1
+            place: Ints = np.add(column, 1, dtype=np.int64)
             if int(place.min()) < 0 or int(place.max()) >> 31:
                 place = np.unique(place, return_inverse=True)[1]
             most = int(place.max()) + 1

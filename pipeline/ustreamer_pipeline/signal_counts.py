@@ -54,11 +54,11 @@ class SignalCounts:
         number = self._groups.numbers([self._dictionary.codes(rows.column(name)) for name in TEXTS])
         new = len(self._groups) - self._counts.shape[1]
         self._counts = np.pad(self._counts, ((0, 0), (0, new)))
-        for kind, counts in zip(VALUE_KINDS, self._counts, strict=True):
+        for row, kind in enumerate(VALUE_KINDS):
             values = rows.column(f"value_{kind}")
             if values.null_count < len(values):
                 is_value = values.is_valid().to_numpy(zero_copy_only=False)
-                counts += np.bincount(number[is_value], minlength=len(counts))
+                self._counts[row] += np.bincount(number[is_value], minlength=len(self._groups))
 
     def __iter__(self) -> Iterator[SignalCount]:
         for codes, counts in zip(self._groups.combinations, self._counts.T.tolist(), strict=True):
@@ -87,6 +87,7 @@ def sum_counts(counts: Iterable[SignalCount]) -> list[SignalCount]:
         before = found.get(key)
         if before is not None:
             unit = max(each.unit, before.unit, key=lambda unit: unit or "")
-            each = SignalCount(*key, unit, *map(sum, zip(each[3:], before[3:], strict=True)))
-        found[key] = each
+            found[key] = SignalCount(*key, unit, *map(sum, zip(each[3:], before[3:], strict=True)))
+        else:
+            found[key] = each
     return [found[key] for key in sorted(found)]

@@ -46,7 +46,9 @@ def find_signals(spark: "SparkSession", snapshot: Snapshot) -> list[SignalCount]
         storage = storage_of(lake)
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                found = sum_counts(each for file in packed[number] for each in signals_of(storage, file, SAMPLED))
+                found = sum_counts(
+                    each for file in packed[number] for each in signals_of(storage, file, SAMPLED)
+                )
                 yield pa.RecordBatch.from_pylist([each._asdict() for each in found], schema=COUNTS)
 
     tasks = spark.range(0, len(packed), 1, max(len(packed), 1))

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from ustreamer_pipeline.groups import Ints, starts_of_equal
@@ -131,38 +130,41 @@ class WideMessages:
             rows = rows.in_order(np.lexsort(key))
             key = tuple(rows.key.values())
             starts = starts_of_equal(*key)
-        message = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(rows)))
         gateways = (
             pa.repeat(self._gateway, len(starts))
             if self._gateway
             else pa.array([self._dictionary.text(code) for code in rows.key["gateway"][starts].tolist()])
         )
-        arrays = [
-            *(gateways, pa.repeat(pa.scalar(self._date), len(starts))),
-            *(pa.array(rows.key[name][starts]) for name in NUMBERS),
-            *(
-                _first_values(rows.values[column.value], rows.signal == number, message, len(starts))
-                for number, column in enumerate(self._columns)
-            ),
-        ]
-        return pa.RecordBatch.from_arrays(arrays, names=wide_names(self._columns))
+        numbers = [pa.array(rows.key[name][starts]) for name in NUMBERS]
+        arrays = [gateways, pa.repeat(pa.scalar(self._date), len(starts)), *numbers]
+        return pa.RecordBatch.from_arrays(
+            [*arrays, *self._values(rows, starts)], names=wide_names(self._columns)
+        )
+
+    def _values(self, rows: _Rows, starts: Ints) -> list[pa.Array]:
+        """The first value of each signal in each message; null for a message without one."""
+        message = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(rows)))
+        cell = message * len(self._columns) + rows.signal
+        # The row of each message and signal, for each type of values.
+        places: dict[str, Ints] = {}
+        for name, values in rows.values.items():
+            is_value = rows.signal >= 0
+            if values.null_count:
+                is_value &= values.is_valid().to_numpy(zero_copy_only=False)
+            at = np.flatnonzero(is_value)[::-1]
+            place = np.full(len(starts) * len(self._columns), -1, dtype=np.int64)
+            place[cell[at]] = at  # of several the first one is assigned last
+            places[name] = place.reshape(-1, len(self._columns))
+        found = []
+        for number, column in enumerate(self._columns):
+            place = places[column.value][:, number]
+            found.append(rows.values[column.value].take(pa.array(place, mask=place < 0)))
+        return found
 
 
 def wide_names(columns: Sequence[WideColumn]) -> list[str]:
     """Names of the columns of a batch of messages. A signal may have any name, so its column has a number."""
     return ["gateway", "date", *NUMBERS, *(f"_{number}" for number in range(len(columns)))]
-
-
-def _first_values(
-    values: pa.Array, is_signal: npt.NDArray[np.bool_], message: Ints, count: int
-) -> pa.Array:
-    """The first of the values of a signal in each of `count` messages; null for a message without one."""
-    if values.null_count:
-        is_signal &= values.is_valid().to_numpy(zero_copy_only=False)
-    at = np.flatnonzero(is_signal)[::-1]
-    place = np.full(count, -1, dtype=np.int64)
-    place[message[at]] = at  # of several the first one is assigned last
-    return values.take(pa.array(place, mask=place < 0))
 
 
 def _count_equal(times: Ints, time: int) -> int:

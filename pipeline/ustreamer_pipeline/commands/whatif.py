@@ -100,7 +100,7 @@ def _answers(
     spark: "SparkSession", options: argparse.Namespace, requested: "list[Scenario]"
 ) -> tuple[list[Any], list[Any], dict[str, int], list[Any]]:
     from ustreamer_pipeline.lake.snapshot import snapshot_of
-    from ustreamer_pipeline.replay.files import event_files_of, files_of
+    from ustreamer_pipeline.replay.files import event_files_of, files_of, rows_of
     from ustreamer_pipeline.replay.whatif import fleet_links, fleet_subscribers, whatif
     from ustreamer_pipeline.schemas import GAPS
 
@@ -113,6 +113,7 @@ def _answers(
         requested,
         event_files_of(snapshot),
         options.since,
+        counts=rows_of(snapshot, options.since, options.until),
     ).persist()
     try:
         if options.out:

@@ -11,7 +11,7 @@ from ustreamer_pipeline.gold.ordered_pass import findings_in_order
 from ustreamer_pipeline.gold.readable import PROMISE, readable
 from ustreamer_pipeline.lake.snapshot import Snapshot, snapshot_of
 from ustreamer_pipeline.recording.rows import day_text
-from ustreamer_pipeline.replay.files import event_files_of, files_of
+from ustreamer_pipeline.replay.files import event_files_of, files_of, rows_of
 from ustreamer_pipeline.schemas import DELIVERIES, QUARANTINE
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ def findings(lake: AuditedLake, rules: Collection[str] = tuple(PROMISES)) -> "Da
         [name for name in rules if name in row_rules.PROMISES],
         lake.since,
         lake.unread,
+        rows_of(lake.snapshot, lake.since, lake.until),
     )
     if "readable" not in rules:
         return found

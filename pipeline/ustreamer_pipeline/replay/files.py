@@ -6,8 +6,9 @@ that restores the order is most of the time of such a replay. Therefore Spark di
 reads the files of its gateways in sequence, with one batch in memory.
 """
 
+import heapq
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -27,7 +28,7 @@ from ustreamer_pipeline.replay.rows import TEXTS
 from ustreamer_pipeline.schemas import DELIVERIES, WIDE
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 BATCH_ROWS: Final = 1 << 18
 _ENCODED: Final = frozenset((*TEXTS, "sink", "topic"))
@@ -98,13 +99,30 @@ def filesystem_of(uri: str) -> tuple[fs.FileSystem, str]:
     return system, path
 
 
-def task_count(spark: "SparkSession", gateways: Mapping[str, object]) -> int:
-    """Number of tasks: a few per core, so that no task with a large gateway runs alone at the end."""
+def cores_of(spark: "SparkSession") -> int:
+    """Number of tasks that run at once; 16 where the session cannot tell."""
     try:
-        cores = spark.sparkContext.defaultParallelism
+        return int(spark.sparkContext.defaultParallelism)
     except Exception:  # noqa: BLE001  # Spark Connect has no SparkContext, and says so in a type of its own
-        cores = 16
-    return max(1, min(len(gateways), 4 * cores))
+        return 16
+
+
+def spread(
+    spark: "SparkSession", rows: Sequence[tuple[Any, ...]], schema: str, weights: Sequence[int]
+) -> "DataFrame":
+    """The rows as a frame, a few tasks per core. Their weights are spread evenly, and the largest are the first.
+
+    So no task with a large gateway runs alone at the end.
+    """
+    count = max(1, min(len(rows), 4 * cores_of(spark)))
+    tasks = [(0, task) for task in range(count)]
+    placed = []
+    for at in sorted(range(len(rows)), key=lambda at: -weights[at]):
+        weight, task = heapq.heappop(tasks)
+        heapq.heappush(tasks, (weight + max(weights[at], 1), task))
+        placed.append((task, *rows[at]))
+    table = spark.createDataFrame(placed, f"task int, {schema}")
+    return table.repartitionById(count, "task").drop("task")
 
 
 def event_files_of(lake: "str | Snapshot", since: str = "", until: str = LAST_DATE) -> dict[str, list[str]]:
@@ -124,6 +142,15 @@ def files_of(lake: "str | Snapshot", since: str = "", until: str = LAST_DATE) ->
         )
         raise UnavailableError(f"{snapshot.lake}: no deliveries{found}")
     return files
+
+
+def rows_of(snapshot: Snapshot, since: str = "", until: str = "9999") -> dict[str, int]:
+    """Number of deliveries of each gateway between these dates, inclusive."""
+    found: dict[str, int] = {}
+    for file in snapshot.files_of(DELIVERIES.name):
+        if since <= day_text(file.day) <= until:
+            found[file.gateway] = found.get(file.gateway, 0) + file.rows
+    return found
 
 
 def _by_gateway(snapshot: Snapshot, table: str, since: str, until: str) -> dict[str, list[str]]:

@@ -66,6 +66,8 @@ class Dictionary:
         indices = column.indices
         if indices.null_count:
             indices = pc.fill_null(indices, len(here) - 1)
+        if len(here) == 2 and not column.null_count:
+            return np.full(len(column), here[0])
         codes: Codes = here[indices.to_numpy(zero_copy_only=False)]
         return codes
 

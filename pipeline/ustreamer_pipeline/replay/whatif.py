@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import pyarrow as pa
 
-from ustreamer_pipeline.replay.files import BATCH_ROWS, read_gateway, read_small_tables, task_count
+from ustreamer_pipeline.replay.files import BATCH_ROWS, read_gateway, read_small_tables, spread
 from ustreamer_pipeline.replay.gate_inputs import EVENT_COLUMNS, GateInputs, gate_inputs
 from ustreamer_pipeline.replay.replay import GatewayReplay, columns_for
 from ustreamer_pipeline.replay.whatif_scenarios import RECORDED, Scenario
@@ -164,15 +164,18 @@ def whatif(
     events: Mapping[str, Sequence[str]] | None = None,
     since: str = "",
     batch_rows: int = BATCH_ROWS,
+    counts: Mapping[str, int] | None = None,
 ) -> "DataFrame":
     """The table RESULT for the gateways of `files`, whose files are in order. Spark shuffles only file names.
 
-    `events` has the small tables of each gateway. Deliveries before the date `since` are not in `files`.
+    `events` has the small tables of each gateway, `counts` its number of deliveries, so that the largest are the first.
+    Deliveries before the date `since` are not in `files`.
     """
     rows = [(gateway, list(names), list((events or {}).get(gateway, ()))) for gateway, names in files.items()]
-    table = spark.createDataFrame(rows, "gateway string, files array<string>, events array<string>")
+    weights = [(counts or {}).get(gateway, 0) for gateway in files]
+    table = spread(spark, rows, "gateway string, files array<string>, events array<string>", weights)
     work = _replay_task(msgspec.json.encode(list(scenarios)), since, batch_rows)
-    return table.repartition(task_count(spark, files)).mapInArrow(work, DDL)
+    return table.mapInArrow(work, DDL)
 
 
 def fleet_links(result: "DataFrame") -> "DataFrame":

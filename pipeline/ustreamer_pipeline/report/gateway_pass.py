@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from ustreamer_pipeline.errors import DamagedError
-from ustreamer_pipeline.replay.files import BATCH_ROWS, read_gateway, read_small_tables, task_count
+from ustreamer_pipeline.replay.files import BATCH_ROWS, read_gateway, read_small_tables, spread
 from ustreamer_pipeline.replay.rows import int_column
 from ustreamer_pipeline.report import latency_bins, small_tables
 from ustreamer_pipeline.report.delivery_columns import COLUMNS, DeliveryColumns, report_texts
@@ -187,11 +187,16 @@ def partial_tables(
     files: Mapping[str, Sequence[str]],
     events: Mapping[str, Sequence[str]],
     batch_rows: int = BATCH_ROWS,
+    counts: Mapping[str, int] | None = None,
 ) -> "DataFrame":
-    """The tables of all gateways, as PARTIALS; `files` have the deliveries of a gateway, `events` its small tables."""
+    """The tables of all gateways, as PARTIALS; `files` have the deliveries of a gateway, `events` its small tables.
+
+    `counts` has the number of deliveries of each gateway, so that the largest are the first.
+    """
     rows: list[Any] = [
         (gateway, list(files.get(gateway, ())), list(events.get(gateway, ())))
         for gateway in dict.fromkeys((*files, *events))
     ]
-    table = spark.createDataFrame(rows, "gateway string, files array<string>, events array<string>")
-    return table.repartition(task_count(spark, files)).mapInArrow(report_task(batch_rows), _DDL)
+    weights = [(counts or {}).get(gateway, 0) for gateway, *_ in rows]
+    table = spread(spark, rows, "gateway string, files array<string>, events array<string>", weights)
+    return table.mapInArrow(report_task(batch_rows), _DDL)

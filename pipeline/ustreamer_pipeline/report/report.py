@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ustreamer_pipeline.days import LAST_DATE
 from ustreamer_pipeline.errors import UnavailableError, UsageError
 from ustreamer_pipeline.lake.snapshot import snapshot_of
-from ustreamer_pipeline.replay.files import event_files_of, files_of
+from ustreamer_pipeline.replay.files import event_files_of, files_of, rows_of
 from ustreamer_pipeline.report import series, tables
 from ustreamer_pipeline.report.gateway_pass import partial_tables
 from ustreamer_pipeline.report.steps import step_width_s
@@ -80,7 +80,9 @@ def report(
 
     step("gateways")
     # One pass over the files; each table is a query on its result.
-    partials = partial_tables(spark, files, events).persist()
+    partials = partial_tables(
+        spark, files, events, counts=rows_of(snapshot, since, until)
+    ).persist()
     try:
         fleet = tables.fleet(partials).collect()[0].asDict()
         if not fleet["gateways"]:
@@ -88,7 +90,8 @@ def report(
         width_s = step_width_s((fleet["until_us"] - fleet["from_us"]) / 1e6)
         if signals:
             samples = SIGNALS.read_table(spark, snapshot).where(within)
-            collect("signals", series.signals(spark, snapshot, signals, width_s, since, until))
+            by_time = series.signals(spark, snapshot, signals, width_s, since, until)
+            collect("signals", by_time.orderBy("topic", "signal", "time_s"))
             _require_values(made["signals"], signals, samples)
         for name, frame in _queries(partials, width_s).items():
             collect(name, frame)

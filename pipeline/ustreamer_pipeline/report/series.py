@@ -114,21 +114,24 @@ class _Sums:
         is_wanted = self._is_wanted[series]
         if column.null_count:
             is_wanted &= column.is_valid().to_numpy(zero_copy_only=False)
-        at = np.flatnonzero(is_wanted)
-        if not len(at):
+        step = int_column(rows, "time_us") // (self._width_s * 1_000_000)
+        values = column.to_numpy(zero_copy_only=False)
+        if not is_wanted.all():
+            at = np.flatnonzero(is_wanted)
+            series, step, values = series[at], step[at], values[at]
+        if not len(values):
             return pa.RecordBatch.from_pylist([], schema=_PARTIAL)
-        step = int_column(rows, "time_us")[at] // (self._width_s * 1_000_000)
         first = int(step.min())
         groups = Groups()
-        number = groups.numbers([series[at], step - first])
+        number = groups.numbers([series, step - first])
         order = stable_order(number)
         starts = starts_of_equal(number[order])
-        values = column.to_numpy(zero_copy_only=False)[at[order]]
+        values = values[order]
         numbers, steps = zip(*groups.combinations, strict=True)
         columns = [
             *zip(*(self._names[each][1:] for each in numbers), strict=True),
             [(first + each) * self._width_s for each in steps],
-            np.diff(starts, append=len(at)),
+            np.diff(starts, append=len(order)),
             np.add.reduceat(values, starts),
             np.fmin.reduceat(values, starts),  # as in Spark, NaN is the greatest number
             np.maximum.reduceat(values, starts),
