@@ -105,40 +105,45 @@ def ingest_with_duckdb(recordings: Path, lake: Path, processes: int) -> int:
     manifest = Manifest()
     paths = [path for path, _, _ in list_recordings([str(recordings)], (".useg",))]
     with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
-        for landed in pool.map(partial(_landed, str(lake)), paths, chunksize=4):
+        for landed in pool.map(partial(landed_in, str(lake)), paths, chunksize=4):
             manifest.record_landed(landed)
         by_unit = manifest.by_unit()
         units = [plan_unit(manifest, unit, by_unit[unit]) for unit in sorted(by_unit)]
         return sum(pool.map(partial(duckdb_unit, str(lake)), sorted(units, key=lambda unit: -unit.rows)))
 
 
-def _landed(lake: str, path: str) -> Landed:
+def landed_in(lake: str, path: str) -> Landed:
     return land(path, lake)
 
 
 def duckdb_unit(lake: str, unit: UnitPlan) -> int:
     """One gateway day: the rules of `silver.with_bad_reason` and `silver.deliveries` in DuckDB's SQL."""
-    folder = Path(lake) / "silver"
-    names = {
-        name: folder / name / f"date={_date(unit)}" / f"gateway={unit.gateway}"
-        for name in ("deliveries", "events")
-    }
-    for name in names.values():
-        name.mkdir(parents=True, exist_ok=True)
+    names = unit_folders(lake, unit)
     with duckdb.connect(config={"threads": 1}) as connection:
-        recorded = pa.RecordBatchReader.from_batches(RECORDED.arrow_schema(), _batches(lake, unit))
+        recorded = pa.RecordBatchReader.from_batches(RECORDED.arrow_schema(), recorded_batches(lake, unit))
         connection.execute("SET enable_progress_bar = false")
         connection.register("recorded", recorded)
         target = names["deliveries"] / "part.parquet"
         connection.execute(
             f"COPY ({_SQL}) TO '{target}' (FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1)"
         )
-        small = pa.Table.from_batches(list(_small(lake, unit)))
+        small = pa.Table.from_batches(list(small_batches(lake, unit)))
         connection.register("small", small)
         connection.execute(
             f"COPY small TO '{names['events'] / 'part.parquet'}' (FORMAT parquet, COMPRESSION zstd)"
         )
     return int(pq.read_metadata(target).num_rows)
+
+
+def unit_folders(lake: str, unit: UnitPlan) -> dict[str, Path]:
+    """New folders for the tables of a unit."""
+    folders = {
+        name: Path(lake) / "silver" / name / f"date={_date(unit)}" / f"gateway={unit.gateway}"
+        for name in ("deliveries", "events")
+    }
+    for folder in folders.values():
+        folder.mkdir(parents=True, exist_ok=True)
+    return folders
 
 
 def _date(unit: UnitPlan) -> str:
@@ -147,7 +152,7 @@ def _date(unit: UnitPlan) -> str:
     return str(EPOCH + dt.timedelta(days=unit.day))
 
 
-def _batches(lake: str, unit: UnitPlan) -> Iterator[pa.RecordBatch]:
+def recorded_batches(lake: str, unit: UnitPlan) -> Iterator[pa.RecordBatch]:
     pool = rows.TextPool()
     parts = (
         rows.SegmentSource(
@@ -162,7 +167,7 @@ def _batches(lake: str, unit: UnitPlan) -> Iterator[pa.RecordBatch]:
         yield from rows.record_batches(ready, pool, unit.day, unit.gateway)
 
 
-def _small(lake: str, unit: UnitPlan) -> Iterator[pa.RecordBatch]:
+def small_batches(lake: str, unit: UnitPlan) -> Iterator[pa.RecordBatch]:
     for piece in unit.parts:
         segment = _segment(lake, piece.file)
         yield events.event_batch(list(events.find_event_rows(segment, piece.file, 0)), unit.day, unit.gateway)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Audit, report and signals by Spark, DuckDB and Polars on the same files: `python -m benchmarks.analyses [--rows N...]`.
+"""The tasks of the pipeline by Spark, DuckDB and Polars on the same files: `python -m benchmarks.analyses [--rows N...]`.
 
 DuckDB and Polars (if installed) are one process; Spark is a JVM and its workers. Rounds alternate, medians are
 compared, and all engines must give the same answer. The output is a table, with a line for each engine.
@@ -20,7 +20,7 @@ from ustreamer_pipeline.session import session
 
 from benchmarks.analyses.answers import COLUMNS, Answer
 from benchmarks.analyses.lakes import lake_of_deliveries, lake_of_signals
-from benchmarks.analyses.rounds import EngineRound, compared
+from benchmarks.analyses.rounds import OTHERS, EngineRound, compared
 
 ROWS: Final = (1_000_000, 10_000_000)
 REPEATS: Final = 3
@@ -60,6 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--rows", type=int, nargs="+", default=list(ROWS), metavar="N", help="sizes (1e6 and 1e7)"
     )
     parser.add_argument("--task", choices=sorted(COLUMNS), nargs="+", default=sorted(COLUMNS))
+    parser.add_argument("--engine", choices=OTHERS, nargs="+", default=list(OTHERS), help="besides Spark")
     parser.add_argument("--repeats", type=int, default=REPEATS, metavar="N")
     parser.add_argument("--cores", type=int, default=os.cpu_count() or 1, metavar="N")
     parser.add_argument("--memory", default="2g", metavar="SIZE", help="heap of Spark (2g)")
@@ -76,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 kind = "signals" if task == "signals" else "deliveries"
                 if kind not in lakes:
                     lakes[kind] = make_lake(spark, kind, count, Path(directory), options.cores)
-                rounds = compared(spark, task, lakes[kind], options.cores, options.repeats)
+                rounds = compared(spark, task, lakes[kind], options.cores, options.repeats, options.engine)
                 rows = count if kind == "signals" else _rows(spark, lakes[kind])
                 print("\n".join(lines(task, rows, rounds)), flush=True)
                 _print_sizes(rounds["spark"][0].answer)

@@ -14,6 +14,9 @@ STEP_S: Final = 60
 COUNTS: Final = tuple(verdict.lower() for verdict in VERDICTS)
 SIGNALS: Final = ("speed", "torque", "soc", "temperature")
 
+SCENARIOS: Final = 1
+"""Scenarios of a what-if besides the recorded one."""
+
 COLUMNS: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
     "audit": {"findings": ("rule", "gateway", "run", "seq")},
     # Not compared: percentiles, which Spark approximates, and the time of a peak, of which there may be several.
@@ -28,6 +31,8 @@ COLUMNS: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
         "queues": ("gateway", "egress", "peak_messages", "peak_bytes"),
         "talkers": ("source", "type", "messages", "bytes", "gateways"),
     },
+    "ingest": {"verdicts": ("verdict", "rows")},
+    "whatif": {"links": ("number", "egress", "messages", "bytes")},
     "signals": {
         "series": ("topic", "signal", "time_s", "average", "lowest", "highest", "values", "gateways"),
         "messages": ("gateway", "messages", *SIGNALS),
@@ -47,6 +52,11 @@ def answer_of(tables: Mapping[str, Sequence[Row]]) -> Answer:
 
 def _key(row: Row) -> str:
     return repr([None if isinstance(each, float) else each for each in row])
+
+
+def links_of(totals: Mapping[tuple[int, str], tuple[int, int]]) -> Answer:
+    """The answer of a what-if."""
+    return answer_of({"links": [(*link, *sums) for link, sums in totals.items()]})
 
 
 def difference(one: Answer, other: Answer) -> str | None:

@@ -14,8 +14,20 @@ from ustreamer_pipeline.report import series, tables
 from ustreamer_pipeline.report.gateway_pass import partial_tables
 from ustreamer_pipeline.views import register_signal_views, signal_view
 
-from benchmarks.analyses.answers import COLUMNS, RULES, SIGNALS, STEP_S, Answer, Row, answer_of
+from benchmarks.analyses.answers import (
+    COLUMNS,
+    RULES,
+    SCENARIOS,
+    SIGNALS,
+    STEP_S,
+    Answer,
+    Row,
+    answer_of,
+    links_of,
+)
+from benchmarks.analyses.ingest import spark_answers
 from benchmarks.analyses.lakes import TOPIC
+from benchmarks.whatif import with_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -23,6 +35,10 @@ if TYPE_CHECKING:
 
 def answers(spark: SparkSession, task: str, lake: Path) -> Answer:
     """The tables of a task. They are collected as rows, as the pipeline itself does."""
+    if task == "ingest":
+        return spark_answers(spark, lake)
+    if task == "whatif":
+        return links_of(with_spark(spark, lake, SCENARIOS, as_recorded=False))
     frames = {"audit": _audit, "report": _report, "signals": _signals}[task](spark, lake)
     try:
         return answer_of({name: _rows(frame, COLUMNS[task][name]) for name, frame in frames.items()})

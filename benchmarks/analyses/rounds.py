@@ -4,7 +4,7 @@
 import multiprocessing
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -16,8 +16,10 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from benchmarks.analyses import by_spark
-from benchmarks.analyses.answers import Answer, difference
+from benchmarks.analyses.answers import SCENARIOS, Answer, difference, links_of
+from benchmarks.analyses.ingest import other_answers
 from benchmarks.harness import process_tree
+from benchmarks.whatif import with_other
 
 OTHERS: Final = ("duckdb", "polars")
 
@@ -56,21 +58,37 @@ def other_round(name: str, task: str, lake: Path, cores: int) -> EngineRound:
 
 def _measured_here(name: str, task: str, lake: Path, cores: int) -> EngineRound:
     os.environ["POLARS_MAX_THREADS"] = str(cores)
-    module = import_module(f"benchmarks.analyses.by_{name}")
-    arguments = (task, lake, cores) if name == "duckdb" else (task, lake)
+    work = _work(name, task, lake, cores)
     process_tree.reset_peaks()
     began, before = time.monotonic(), process_tree.cpu_s()
-    answer = module.answers(*arguments)
+    answer = work()
     seconds, cpu_s = time.monotonic() - began, process_tree.cpu_s() - before
-    return EngineRound(answer, seconds, cpu_s, process_tree.own_peak_mb())
+    # An ingest has a process for each core.
+    peak_mb = process_tree.own_peak_mb() + cores * process_tree.exited_peak_mb()
+    return EngineRound(answer, seconds, cpu_s, peak_mb)
+
+
+def _work(name: str, task: str, lake: Path, cores: int) -> Callable[[], Answer]:
+    if task == "ingest":
+        return partial(other_answers, name, lake, cores)
+    if task == "whatif":
+        import_module(name)
+        return lambda: links_of(with_other(name, lake, SCENARIOS, cores))
+    module = import_module(f"benchmarks.analyses.by_{name}")
+    return partial(module.answers, task, lake, *((cores,) if name == "duckdb" else ()))
 
 
 def compared(
-    spark: SparkSession, task: str, lake: Path, cores: int, repeats: int
+    spark: SparkSession,
+    task: str,
+    lake: Path,
+    cores: int,
+    repeats: int,
+    others: Sequence[str] = OTHERS,
 ) -> dict[str, list[EngineRound]]:
     """The rounds of each engine, in alternation. Raises SystemExit if answers differ."""
     engines: dict[str, Callable[[], EngineRound]] = {"spark": partial(spark_round, spark, task, lake)}
-    engines |= {name: partial(other_round, name, task, lake, cores) for name in OTHERS if find_spec(name)}
+    engines |= {name: partial(other_round, name, task, lake, cores) for name in others if find_spec(name)}
     by_spark.answers(spark, task, lake)  # a warm-up: compilation and class loading of Spark are not measured
     rounds: dict[str, list[EngineRound]] = {name: [] for name in engines}
     for _ in range(repeats):

@@ -80,9 +80,7 @@ def report(
 
     step("gateways")
     # One pass over the files; each table is a query on its result.
-    partials = partial_tables(
-        spark, files, events, counts=rows_of(snapshot, since, until)
-    ).persist()
+    partials = partial_tables(spark, files, events, counts=rows_of(snapshot, since, until)).persist()
     try:
         fleet = tables.fleet(partials).collect()[0].asDict()
         if not fleet["gateways"]:
