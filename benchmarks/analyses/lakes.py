@@ -30,12 +30,17 @@ _BATCH_MESSAGES: Final = 10_000
 def lake_of_deliveries(spark: SparkSession, count: int, directory: Path, cores: int) -> Path:
     """The lake of a fleet with about this many rows, with findings for the rules of the audit."""
     lake = generate_lake(spark, count, directory, cores)
+    add_defects(lake)
+    return lake
+
+
+def add_defects(lake: Path) -> None:
+    """Change the rows of the first gateway, in place."""
     snapshot = load_snapshot(lake)
     first = snapshot.files_of(DELIVERIES.name)[0]
     path = Path(snapshot.storage.path(first.name))
     rows = pq.read_table(path, partitioning=None)
     pq.write_table(with_defects(rows), path, compression="zstd")
-    return lake
 
 
 def with_defects(rows: pa.Table) -> pa.Table:
