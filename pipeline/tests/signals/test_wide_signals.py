@@ -24,7 +24,7 @@ from ustreamer_pipeline.signal_counts import VALUE_KINDS, SignalCounts
 from ustreamer_pipeline.signal_source import WideSignals
 from ustreamer_pipeline.views import register_signal_views, signal_view, view
 from ustreamer_pipeline.wide_signals import WideColumn, WideMessages
-from ustreamer_recorder.events import Config, Sample, Samples
+from ustreamer_recorder.events import Config, Event, Sample, Samples
 
 from ustreamer.uprotocol.uuid import UUID
 
@@ -58,11 +58,11 @@ def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
     kept = [*samples(30)]
     later = Sample(UUID(NOON_MS << 16 | 0x7000, 0b10 << 62 | 999), 900 * MS, TOPIC, 1, b"\x01")
     for gateway in ("hpc.vin1", "hpc.vin2"):
-        events = [
+        events: list[Event] = [
             config(0, 0, BYTES),
             config(1, 800 * MS, text),
             make_row(0),
-            Samples(0, 1000 * MS, [*kept, later], 0),
+            Samples(0, 1000 * MS, (*kept, later), 0),
         ]
         write_recording(place, events, gateway=gateway, folder=f"recordings/{gateway}")
     ingest(spark, [str(place / "recordings")], str(place / "lake"))
