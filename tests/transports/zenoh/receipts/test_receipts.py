@@ -24,7 +24,6 @@ from ustreamer.transports.zenoh.receipts.receipt_keys import (
     EVERY_RECEIPT,
     ReceiptGiverId,
     check_receipt,
-    joined_ids,
     parse_receipt_key,
     parse_token_key,
     receipt_id,
@@ -74,9 +73,6 @@ def test_a_receipt_has_the_ids_as_in_attachments() -> None:
     ids = [receipt_id(each.id) for each in messages]
     assert receipt_ids(messages) == receipt_ids(batch) == b"".join(ids)
     assert split_receipt(b"".join(ids)) == ids
-    for size in 0, 3, 40:
-        assert joined_ids([b"head" + each + bytes(size) for each in ids]) == b"".join(ids)
-    assert joined_ids([]) == b""
     check_receipt(b"".join(ids))
     with pytest.raises(UStatusError):
         check_receipt(b"".join(ids)[1:])

@@ -11,8 +11,9 @@ get none of this.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
+from operator import itemgetter
 from struct import Struct
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
@@ -32,10 +33,10 @@ EVERY_RECEIPT: Final = f"{PREFIX}/*/*/*"
 ID_BYTES: Final = 17
 ID_IN_ATTACHMENT: Final = slice(4, 4 + ID_BYTES)
 """The place of an id in an attachment, after the version byte and two tags."""
+_id_in_attachment: Final = itemgetter(ID_IN_ATTACHMENT)
 _ID: Final = Struct("<QcQ")
 _TAG: Final = b"\x11"
 _PUBLICATIONS: Final = "-"
-_MAX_LAYOUTS: Final = 256  # of up to 128 attachments with few sizes: 4 kB each
 _MAX_GIVERS: Final = 64  # with a parsed key: 0.01 ms for each receipt
 _GIVER: Final = rf"{PREFIX}/([^/]+)/([a-z0-9_-]{{1,128}})/([0-9a-f]{{1,32}})"
 _TOKEN: Final = rf"{_GIVER}/([^/]+)/([^/]+)"
@@ -66,17 +67,8 @@ def receipt_ids(messages: Sequence[UMessage]) -> bytes:
 
 
 def joined_ids(attachments: Sequence[bytes]) -> bytes:
-    """The ids of attachments of equal size, as in a receipt: 0.03 us each, against 0.05 with a slice of each."""
-    if not attachments:
-        return b""
-    ids_in = _ids_in(len(attachments), len(attachments[0]) - ID_IN_ATTACHMENT.stop)
-    return b"".join(ids_in(b"".join(attachments)))
-
-
-@lru_cache(_MAX_LAYOUTS)
-def _ids_in(number: int, rest: int) -> Callable[[bytes], tuple[bytes, ...]]:
-    """Takes the ids out of joined attachments that have so many bytes after their ids."""
-    return Struct("<" + f"{ID_IN_ATTACHMENT.start}x{ID_BYTES}s{rest}x" * number).unpack
+    """The ids of attachments, as in a receipt."""
+    return b"".join(map(_id_in_attachment, attachments))
 
 
 def check_receipt(payload: bytes) -> None:
