@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ustreamer_pipeline.replay.gate import LONG_AGO, Limit, Times, decide, retuned
-from ustreamer_throttle.gate import Gate
+from ustreamer_pipeline.replay.gate import LONG_AGO, Limit, Times, decide, reference_after, retuned
+from ustreamer_pipeline.replay.target_replay import GateState
+from ustreamer_throttle.gate import Gate, GateMemory
 
 PERIODS = st.sampled_from([1, 7, 100, 1_000, 16_666_667, 10**9])
 TOLERANCES = st.sampled_from([0.0, 0.01, 0.1, 0.25, 0.5])
@@ -48,6 +49,65 @@ def test_the_replay_decides_as_the_gate_for_any_batches(
         passed, due = decide(batch, due, limit)
         assert passed.tolist() == expected
         assert due - limit.early == gate.due_ns
+
+
+MAX_DELAY = 100_000_000
+
+
+@st.composite
+def lagging_messages(draw: st.DrawFn) -> tuple[Times, Times]:
+    """Arrivals, and ids with creation times: no lag, some ms of it, a stall, or a clock that steps."""
+    rng = random.Random(draw(st.integers(0, 2**32)))
+    made, now, times, msbs = 1_700_000_000_000_000_000, 0, list[int](), list[int]()
+    clock_ns = 0
+    for _ in range(draw(st.integers(1, 6))):
+        gap_ms, lag_ms, step_ms = draw(
+            st.tuples(
+                st.sampled_from([1, 10, 100, 700]),
+                st.sampled_from([0, 0.4, 3, 40]),
+                st.sampled_from([0, 0, 0, -60]),
+            )
+        )
+        clock_ns += step_ms * 1_000_000
+        for _ in range(draw(st.sampled_from([1, 60, 200]))):
+            made += int(gap_ms * 1e6)
+            now = max(now, made + int(rng.uniform(0, lag_ms) * 1e6))
+            times.append(now - 1_600_000_000_000_000_000)
+            msbs.append((made + clock_ns) // 1_000_000 << 16 | rng.randrange(1 << 16))
+    return np.array(times, dtype=np.int64), np.array(msbs, dtype=np.int64)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.sampled_from([4_000_000, 10_000_000, 300_000_000]),
+    lagging_messages(),
+    st.lists(st.floats(0, 1), max_size=4),
+)
+def test_ids_are_replayed_as_by_the_gate_for_any_batches(
+    period: int, messages: tuple[Times, Times], cuts: list[float]
+) -> None:
+    gate, state = Gate(period, 0.1, MAX_DELAY), GateState()
+    state.set_limit(period, 0.1, 0, MAX_DELAY)
+    places = sorted(int(cut * len(messages[0])) for cut in cuts)
+    for times, msbs in zip(*(np.split(each, places) for each in messages), strict=True):
+        expected = [gate.admit(*each) for each in zip(times.tolist(), msbs.tolist(), strict=True)]
+        assert state.decide(times, msbs).tolist() == expected
+        assert state.due_ns == gate.due_ns
+        if gate.departure_gate is None:
+            assert state.memory == gate.memory
+
+
+@pytest.mark.parametrize("first_ms", [1_700_000_000_000, (1 << 48) - 2_000])
+def test_the_reference_is_found_in_ids_of_any_time(first_ms: int) -> None:
+    """A column of ids is signed."""
+    rng = random.Random(first_ms)
+    times = 10**15 + np.cumsum([rng.randrange(1_500_000_000) for _ in range(300)])
+    made = [first_ms + number * 5 + rng.randrange(4) << 16 | rng.randrange(1 << 16) for number in range(300)]
+    msbs = np.array(made, dtype=np.uint64).view(np.int64)
+    gate = Gate(1_000, 0.1)  # above 1 kHz ids are not judged, and each message passes
+    for each in zip(times.tolist(), made, strict=True):
+        assert gate.admit(*each)
+    assert reference_after(times, msbs, GateMemory(gate.memory.due_ns)) == gate.memory
 
 
 @settings(max_examples=100, deadline=None)

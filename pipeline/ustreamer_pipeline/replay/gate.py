@@ -22,10 +22,13 @@ from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from ustreamer_throttle.gate import LONG_AGO, NS_PER_MS, PAUSE, TIME_BITS, GateMemory
+from ustreamer_throttle.gate import LONG_AGO, NS_PER_MS, PAUSE, REFERENCE_NS, TIME_BITS, GateMemory
 
 Times = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
+
+_LAST_MS: Final = (1 << 63) // NS_PER_MS - 1
+"""Creation times up to here, in 2262, are computed in ns."""
 
 _SHORT: Final = 48
 """Shorter stretches are decided in Python: ten numpy calls take as long as this many messages."""
@@ -136,7 +139,35 @@ def may_lag(times: Times, msbs: Times, memory: GateMemory, period: int) -> bool:
     if memory.msb:
         first = (memory.seen_ns - (memory.msb >> TIME_BITS) * NS_PER_MS) % (1 << 64)
         offsets = np.concatenate([np.array([first], dtype=np.uint64).view(np.int64), offsets])
-    return bool((offsets - np.minimum.accumulate(offsets) > period >> 1).any())
+    # The gate shifts the difference of two ids, which may be 1 ms less.
+    return bool((offsets - np.minimum.accumulate(offsets) > (period >> 1) - NS_PER_MS).any())
+
+
+def reference_after(times: Times, msbs: Times, memory: GateMemory) -> GateMemory:
+    """`memory` with the reference after these messages, all admitted, of which none lags (`may_lag`)."""
+    latest = int(msbs.view(np.uint64).max(initial=np.uint64(memory.msb)))
+    if latest >> TIME_BITS > _LAST_MS:
+        return _reference_one_by_one(times.tolist(), msbs.view(np.uint64).tolist(), memory)
+    at, reference, seen = 0, memory.msb, memory.seen_ns
+    while at < len(times):
+        old = at + int(np.searchsorted(times[at:], seen + REFERENCE_NS, side="right"))
+        made_ns = (msbs[at:old] - reference >> TIME_BITS) * NS_PER_MS
+        less_lag = np.flatnonzero(times[at:old] - seen < made_ns)
+        at = at + int(less_lag[0]) if len(less_lag) else old
+        if at < len(times):
+            reference, seen = int(msbs[at]), int(times[at])
+        at += 1
+    return memory._replace(msb=reference, seen_ns=seen)
+
+
+def _reference_one_by_one(times: list[int], msbs: list[int], memory: GateMemory) -> GateMemory:
+    """The definition of `reference_after`: as the gate compares, for ids of any time."""
+    reference, seen = memory.msb, memory.seen_ns
+    for now, msb in zip(times, msbs, strict=True):
+        age = now - seen
+        if age < (msb - reference >> TIME_BITS) * NS_PER_MS or age > REFERENCE_NS:
+            reference, seen = msb, now
+    return memory._replace(msb=reference, seen_ns=seen)
 
 
 def retuned(due: int, before: Limit, after: Limit, now: int) -> int:
@@ -144,4 +175,4 @@ def retuned(due: int, before: Limit, after: Limit, now: int) -> int:
     return due if before.period == after.period else now - (now - due) * after.period // before.period
 
 
-__all__ = ["LONG_AGO", "Limit", "Mask", "Times", "decide", "may_lag", "retuned"]
+__all__ = ["LONG_AGO", "Limit", "Mask", "Times", "decide", "may_lag", "reference_after", "retuned"]

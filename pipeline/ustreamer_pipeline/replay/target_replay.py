@@ -11,7 +11,7 @@ from ustreamer_throttle.gate import NS_PER_MS, TIME_BITS, Gate, GateMemory
 
 from ustreamer.uprotocol.ustatus import UStatusError
 from ustreamer.uprotocol.uuri import UUri
-from ustreamer_pipeline.replay.gate import Limit, Mask, Times, decide, may_lag, retuned
+from ustreamer_pipeline.replay.gate import Limit, Mask, Times, decide, may_lag, reference_after, retuned
 from ustreamer_pipeline.replay.whatif_scenarios import Scenario
 
 NEVER: Final = 1 << 62
@@ -175,11 +175,8 @@ class GateState:
             return passed
         if self._gate is None and not may_lag(times, msbs, self.memory, self.limit.period):
             passed, due = decide(times, self.memory.due_ns, self.limit)
-            self.memory = self.memory._replace(due_ns=due)
-            admitted = np.flatnonzero(passed)
-            if len(admitted):
-                last = admitted[-1]
-                self.memory = self.memory._replace(msb=int(msbs[last]) & _UNSIGNED, seen_ns=int(times[last]))
+            memory = self.memory._replace(due_ns=due)
+            self.memory = reference_after(times[passed], msbs[passed], memory)
             return passed
         with self._opened() as gate:
             decisions = [

@@ -194,6 +194,22 @@ def test_a_busy_machine_costs_a_slower_publisher_no_messages(limit: float, lates
     assert burst([now for now, _ in receiver.left], period_of(limit)) <= 2.5
 
 
+@pytest.mark.parametrize("latest", [False, True], ids=["drop", "latest"])
+@pytest.mark.parametrize(
+    ("limit", "step_ms"), [(100, 1), (150, 1), (200, 1), (250, 1.6), (250, 0.4), (500, 0.9)]
+)
+def test_lag_that_grows_in_small_steps_costs_no_messages(limit: float, step_ms: float, latest: bool) -> None:
+    """A queue in the network grows, and is emptied at once when it has 40 ms."""
+    times = publication_times(100, 0, seed=7, seconds=60)
+    steps = int(40 / step_ms)
+    messages = [Message(now, now + int(number % steps * step_ms * MS)) for number, now in enumerate(times)]
+    late = accumulate((each.arrived_ns for each in messages), max)
+    messages = [each._replace(arrived_ns=now) for each, now in zip(messages, late, strict=True)]
+    receiver = SimulatedLimiter(Gate(period_of(limit), DEFAULT_TOLERANCE, MAX_DELAY), latest=latest)
+    assert len(receiver.offer_all(messages)) >= 0.995 * len(messages)
+    assert burst([now for now, _ in receiver.left], period_of(limit)) <= 2.5
+
+
 def test_by_arrival_alone_a_bunch_is_dropped() -> None:
     messages = STALLS[0].arrivals(publication_times(100, 0.01, seed=1))
     assert share(SimulatedLimiter(Gate(period_of(100), DEFAULT_TOLERANCE)), messages, 100, 100) < 0.85
