@@ -2,7 +2,10 @@
 """The file with the ids of the last received messages: restarts, its fixed size, and a disk that refuses."""
 
 import errno
+import os
 from pathlib import Path
+
+import pytest
 
 from tests.core.storage.refused_writes import with_refused_writes
 from ustreamer.core.base.clock import ManualClock
@@ -79,3 +82,25 @@ def test_without_a_file_nothing_is_kept_until_it_can_be_opened(tmp_path: Path) -
     assert not state.degraded
     file.close()
     assert open_file(tmp_path)[1] == ids(2, 3)
+
+
+def test_a_file_that_opens_in_part_keeps_its_newest_ids(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, _ = open_file(tmp_path)
+    file.add(joined(1, 8))
+    file.close()
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no room")
+
+    time = ManualClock()
+    file = ReceivedIdFile(tmp_path / "received" / "link", time.clock().monotonic_ns, capacity=10)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", refuse)
+        for _ in range(2):
+            file.add(joined(100, 101))
+            time.advance(s=2)
+    file.add(joined(101, 103))
+    file.close()
+    assert open_file(tmp_path)[1] == [*ids(1, 8), *ids(101, 103)]

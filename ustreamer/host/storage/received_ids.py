@@ -50,7 +50,6 @@ class ReceivedIdFile:
         try:
             content = self._open()
         except OSError as error:
-            self.close()
             self._opened_ns = self._monotonic_ns()
             self._states.on_refused(str(self._path), str(error))
             return []
@@ -61,8 +60,12 @@ class ReceivedIdFile:
         size = _HEAD.size + self._capacity * ID_BYTES
         os.makedirs(self._path.parent, mode=0o700, exist_ok=True)  # noqa: PTH103 - the simulation replaces `os`
         self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        os.posix_fallocate(self._file, 0, size)
-        content = os.pread(self._file, size, 0)
+        try:
+            os.posix_fallocate(self._file, 0, size)
+            content = os.pread(self._file, size, 0)
+        except OSError:
+            self.close()  # the place of the next id is unknown
+            raise
         self._next = _HEAD.unpack_from(content)[0] % self._capacity
         return content
 
