@@ -116,6 +116,8 @@ def test_a_streamer_that_takes_nothing_gets_no_more_log_lines_and_reports(
         for _ in range(3_000):
             link.send_log_line(line)
         before = link.unsent_bytes
+        link.add_pattern(Pattern(rate_entity("wamp.hpc", 1), "up.", "prefix"), 0)
+        link._send_patterns()
         link._report()
         assert link.unsent_bytes == before < 1_300_000
 

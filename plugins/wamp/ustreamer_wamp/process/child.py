@@ -192,6 +192,9 @@ class StreamerLink:
         self._changed_patterns[pattern] = period_ns
 
     def _send_patterns(self) -> None:
+        if self._is_full:  # a later change of the same pattern replaces the earlier one
+            asyncio.get_running_loop().call_later(ROUTES_REBUILD_DELAY_S, self._send_patterns)
+            return
         for (entity, topic, match), period_ns in self._changed_patterns.items():
             self.send(frames.PatternChange(entity.ue_instance, topic, match, period_ns))
         self._changed_patterns.clear()
