@@ -149,8 +149,9 @@ class SimNetwork:
         self.puts.setdefault(process, []).append((self.scheduler.now_ns, len(message.payload)))
 
     def on_taken(self, message: WireMessage, process: Process) -> None:
-        self.taken[message.id] = process
-        self.taken_ns[message.id] = self.scheduler.now_ns
+        if self.taken.get(message.id) is not process:  # a copy is not taken again
+            self.taken[message.id] = process
+            self.taken_ns[message.id] = self.scheduler.now_ns
 
     # --- routing ------------------------------------------------------------------------------------------------------
 
