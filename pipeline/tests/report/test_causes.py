@@ -20,6 +20,7 @@ from ustreamer_pipeline.report.causes import cause_of
         (["up:/CAFE/1/8001: refused"], "up:/N/N/N: refused"),
         (["after 10ms", "after 200ms"], "after Nms"),
         (["the queue of vin17 is full"], "the queue of vinN is full"),
+        (["too long for E2E profile P04"], "too long for E2E profile P04"),
         (["a dead face added a bad fade"], "a dead face added a bad fade"),
     ],
 )  # fmt: skip

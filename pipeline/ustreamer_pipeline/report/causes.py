@@ -14,8 +14,8 @@ _ID: Final = re.compile(
     rf"""
       {_HEX}{{8}}(?:-{_HEX}{{4}}){{3}}-{_HEX}{{12}}  # a UUID
     | 0[xX]{_HEX}+
-    | \b{_HEX}*[0-9]{_HEX}*\b                        # decimal or hexadecimal, with a digit: words have none
-    | [0-9]+                                         # a part of a word, as in 10ms
+    | \b(?=[A-Fa-f]*[0-9]){_HEX}{{4,}}\b             # hexadecimal, with a digit: words have none
+    | (?:\b|(?<=[a-z]))[0-9]+                       # decimal, also in 10ms and vin17, but not in E2E and P04
     """,
     re.VERBOSE,
 )
