@@ -78,7 +78,7 @@ def settings_fault(epoch: Row) -> str | None:
     try:
         throttle = json.loads(epoch["settings"]).get("throttle")
         settings = None if throttle is None else _throttle_settings(throttle)
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return "JSON with throttle.tolerance"
     if settings is None:
         return None

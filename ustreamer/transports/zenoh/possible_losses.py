@@ -147,7 +147,7 @@ class PossibleLosses:
             oldest_ns = self._awaited.oldest_kept_ns
             hold |= oldest_ns < self._monotonic_ns() - _OVERDUE_NS
             confirmed_ns = min(confirmed_ns, oldest_ns)
-        # Each once: a put on another thread drops what is confirmed at that moment.
+        # Assigned once, at the end: a put on another thread drops what is confirmed at that moment.
         buffer.hold, buffer.confirmed_ns = hold, confirmed_ns
         if self._put_lock.acquire(blocking=False):  # a put may wait for seconds
             try:

@@ -112,9 +112,9 @@ class ReceiptGiver:
         self._recent = RecentIds(RECENT_IDS)
         self._recent_lock = Lock()
         self._pending: deque[tuple[int, bytes]] = deque()
-        """What has no receipt yet: when the listener took it, and its joined ids."""
+        """What may need its sender: when the listener took it, and its joined ids, 17 bytes each."""
         self._safe: list[bytes] = []
-        """Of these, the joined ids that are taken and have no receipt yet."""
+        """Joined ids of what needs its sender no more, for the next receipt."""
         self._is_unsynced = False
         """Whether a power cut may lose ids that the store has."""
         self._wake = Event()
@@ -216,18 +216,18 @@ class ReceiptGiver:
     # --- on the thread ------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        is_second = True
+        gives_receipt = True
         while not self._closing.wait(_INTERVAL_S if self.store is None else _DURABLE_INTERVAL_S):
             if not (self._pending or self._safe):
                 self._wait_pending()
                 continue
-            self._take_safe()
-            is_second = self.store is None or not is_second
-            if is_second or not self._pending:
+            self._move_safe()
+            gives_receipt = self.store is None or not gives_receipt
+            if gives_receipt or not self._pending:
                 self._give()
         pause = Event()
         for _ in range(_LAST_TRIES):
-            self._take_safe()
+            self._move_safe()
             self._give()
             if not self._pending:
                 break
@@ -243,8 +243,8 @@ class ReceiptGiver:
                 self.store.add(b"")
             self._is_unsynced = False
 
-    def _take_safe(self) -> None:
-        """Take what needs its sender no more, and keep its ids on disk if there is a store."""
+    def _move_safe(self) -> None:
+        """Move the ids of what needs its sender no more to `_safe`, and put them on disk if there is a store."""
         before_ns = _NEVER_NS if self.store is None else self.store.safe_before_ns()
         parts: list[bytes] = []
         pending = self._pending
@@ -260,7 +260,7 @@ class ReceiptGiver:
         self._safe += parts
 
     def _give(self) -> None:
-        """Give the receipts of what was taken."""
+        """Give the receipts of what is safe."""
         ids = b"".join(self._safe)
         self._safe.clear()
         if self._publisher is None:
