@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from ustreamer_pipeline.columns import Dictionary
 from ustreamer_pipeline.groups import Groups
-from ustreamer_pipeline.replay.rows import Dictionary
 
 VALUE_KINDS: Final = ("boolean", "bigint", "double", "string")
 """Types of values. Each has a column in the table, such as `value_double`."""

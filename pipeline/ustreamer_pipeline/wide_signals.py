@@ -13,10 +13,10 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from ustreamer_pipeline.columns import Dictionary, int_column
 from ustreamer_pipeline.groups import Ints, starts_of_equal
 from ustreamer_pipeline.lake.snapshot import TableFile
 from ustreamer_pipeline.lake.tables import date_of
-from ustreamer_pipeline.replay.rows import Dictionary, int_column
 from ustreamer_pipeline.schemas import SIGNALS
 
 NUMBERS: Final = ("run", "time_us", "time_ns", "id_msb", "id_lsb")

@@ -25,8 +25,8 @@ from tests.report.naive_report import (
     naive_totals,
 )
 from tests.sample_lakes import list_lake
+from ustreamer_pipeline.columns import Dictionary
 from ustreamer_pipeline.errors import DamagedError
-from ustreamer_pipeline.replay.rows import Dictionary
 from ustreamer_pipeline.report import gateway_pass, grouped_rows
 from ustreamer_pipeline.report.delivery_columns import COLUMNS
 from ustreamer_pipeline.report.gateway_messages import Queues, Talkers

@@ -14,6 +14,7 @@ from typing import Final
 import pyarrow as pa
 from ustreamer_throttle.gate import MAX_TOLERANCE
 
+from ustreamer_pipeline.columns import Dictionary
 from ustreamer_pipeline.gold.predicted_targets import Endpoints
 from ustreamer_pipeline.gold.rules import PROMISES, RUN_RULES
 from ustreamer_pipeline.gold.rules.decisions import Decisions
@@ -21,7 +22,6 @@ from ustreamer_pipeline.gold.rules.run import BatchColumns, Finding, Row, RunRow
 from ustreamer_pipeline.groups import starts_of_equal, stretches
 from ustreamer_pipeline.replay.gate_inputs import gate_inputs, settings_fault
 from ustreamer_pipeline.replay.order import Span
-from ustreamer_pipeline.replay.rows import Dictionary
 from ustreamer_pipeline.replay.target_replay import ThrottleSettings
 from ustreamer_pipeline.schemas import COUNTERS, DEAD_LETTERS, EPOCHS, GAPS, LEAPS, SEGMENTS, SUBSCRIPTIONS
 

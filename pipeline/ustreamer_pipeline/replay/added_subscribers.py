@@ -7,8 +7,9 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from ustreamer_pipeline.columns import Dictionary, int_column
 from ustreamer_pipeline.replay.gate import Mask
-from ustreamer_pipeline.replay.rows import Dictionary, Ints, Rows, int_column
+from ustreamer_pipeline.replay.rows import Ints, Rows
 from ustreamer_pipeline.replay.target_replay import GateState, ReplayTarget
 from ustreamer_pipeline.replay.whatif_scenarios import Scenario
 

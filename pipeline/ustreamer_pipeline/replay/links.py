@@ -19,9 +19,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from ustreamer_pipeline.columns import Dictionary, int_column
 from ustreamer_pipeline.replay.added_subscribers import AddedArrivals
 from ustreamer_pipeline.replay.gate import Mask
-from ustreamer_pipeline.replay.rows import Dictionary, Ints, Rows, int_column
+from ustreamer_pipeline.replay.rows import Ints, Rows
 from ustreamer_pipeline.replay.whatif_scenarios import Scenario, ScenarioLink
 
 QUEUE_MESSAGES: Final = 10_000

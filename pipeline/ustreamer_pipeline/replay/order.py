@@ -15,7 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ustreamer_pipeline.replay.rows import Ints, int_column
+from ustreamer_pipeline.columns import int_column
+from ustreamer_pipeline.replay.rows import Ints
 
 KEY: Final = ("run", "received_ns", "seq")
 _FIRST: Final = (-(1 << 63), -(1 << 63))

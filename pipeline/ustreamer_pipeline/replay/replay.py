@@ -15,12 +15,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from ustreamer_pipeline.columns import Dictionary, int_column
 from ustreamer_pipeline.errors import DamagedError
 from ustreamer_pipeline.replay.added_subscribers import AddedSubscribers
 from ustreamer_pipeline.replay.gate import Mask
 from ustreamer_pipeline.replay.gate_inputs import Losses, Tolerances
 from ustreamer_pipeline.replay.links import LinkModel, LinkTotals, is_modelled
-from ustreamer_pipeline.replay.rows import COLUMNS, QUEUE_COLUMNS, Dictionary, Ints, Rows, int_column
+from ustreamer_pipeline.replay.rows import COLUMNS, QUEUE_COLUMNS, Ints, Rows
 from ustreamer_pipeline.replay.target_replay import MessageSlice, ReplayTarget, TargetReplay, ThrottleSettings
 from ustreamer_pipeline.replay.whatif_scenarios import Scenario
 

@@ -7,7 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ustreamer_pipeline.replay.rows import TEXTS, Codes, Dictionary, Ints, int_column
+from ustreamer_pipeline.columns import Codes, Dictionary, int_column
+from ustreamer_pipeline.replay.rows import TEXTS, Ints
 from ustreamer_pipeline.schemas import VERDICTS
 
 COLUMNS: Final = (

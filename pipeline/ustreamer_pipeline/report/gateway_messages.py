@@ -7,7 +7,8 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from ustreamer_pipeline.replay.rows import Dictionary, Ints
+from ustreamer_pipeline.columns import Dictionary
+from ustreamer_pipeline.replay.rows import Ints
 from ustreamer_pipeline.report.delivery_columns import (
     DEAD_LETTERED,
     DELIVERED,

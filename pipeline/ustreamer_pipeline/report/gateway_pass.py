@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
+from ustreamer_pipeline.columns import int_column
 from ustreamer_pipeline.errors import DamagedError
 from ustreamer_pipeline.replay.files import BATCH_ROWS, read_gateway, read_small_tables, spread
-from ustreamer_pipeline.replay.rows import int_column
 from ustreamer_pipeline.report import latency_bins, small_tables
 from ustreamer_pipeline.report.delivery_columns import COLUMNS, DeliveryColumns, report_texts
 from ustreamer_pipeline.report.gateway_messages import Queues, Talkers

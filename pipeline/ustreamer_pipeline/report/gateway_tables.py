@@ -10,7 +10,8 @@ from typing import ClassVar, Final
 import numpy as np
 import pyarrow as pa
 
-from ustreamer_pipeline.replay.rows import Codes, Dictionary, Ints
+from ustreamer_pipeline.columns import Codes, Dictionary
+from ustreamer_pipeline.replay.rows import Ints
 from ustreamer_pipeline.report import latency_bins
 from ustreamer_pipeline.report.causes import cause_of
 from ustreamer_pipeline.report.delivery_columns import (

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
+from ustreamer_pipeline.columns import Dictionary, int_column
 from ustreamer_pipeline.days import LAST_DATE
 from ustreamer_pipeline.groups import Groups, Ints, stable_order, starts_of_equal
 from ustreamer_pipeline.lake.snapshot import Snapshot, TableFile
 from ustreamer_pipeline.lake.storage import storage_of
 from ustreamer_pipeline.lake.tables import TASK_BYTES, Batches, pack, read_file
 from ustreamer_pipeline.recording.rows import day_text
-from ustreamer_pipeline.replay.rows import Dictionary, int_column
 from ustreamer_pipeline.schemas import SAMPLED, SIGNALS
 
 if TYPE_CHECKING:

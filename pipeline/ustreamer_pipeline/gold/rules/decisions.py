@@ -9,11 +9,12 @@ import numpy as np
 import pyarrow as pa
 from ustreamer_throttle.gate import DEFAULT_TOLERANCE, MAX_PERIOD_NS
 
+from ustreamer_pipeline.columns import int_column
 from ustreamer_pipeline.gold.rules.run import FINDINGS, Finding, Mask
 from ustreamer_pipeline.replay.gate_inputs import GateInputs
 from ustreamer_pipeline.replay.order import Span
 from ustreamer_pipeline.replay.replay import GatewayReplay
-from ustreamer_pipeline.replay.rows import COLUMNS, int_column
+from ustreamer_pipeline.replay.rows import COLUMNS
 
 
 class Decisions:

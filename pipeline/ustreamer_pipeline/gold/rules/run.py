@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from ustreamer_pipeline.columns import Dictionary, int_column
 from ustreamer_pipeline.gold.predicted_targets import Endpoints
-from ustreamer_pipeline.replay.rows import TEXTS, Dictionary, int_column
+from ustreamer_pipeline.replay.rows import TEXTS
 from ustreamer_pipeline.replay.target_replay import ThrottleSettings
 
 Finding = dict[str, Any]
