@@ -196,7 +196,8 @@ def test_a_busy_machine_costs_a_slower_publisher_no_messages(limit: float, lates
 
 @pytest.mark.parametrize("latest", [False, True], ids=["drop", "latest"])
 @pytest.mark.parametrize(
-    ("limit", "step_ms"), [(100, 1), (150, 1), (200, 1), (250, 1.6), (250, 0.4), (500, 0.9)]
+    ("limit", "step_ms"),
+    [(100, 1), (150, 1), (200, 1), (250, 1.6), (250, 0.4), (500, 0.9), (100, 0.2), (200, 0.2)],
 )
 def test_lag_that_grows_in_small_steps_costs_no_messages(limit: float, step_ms: float, latest: bool) -> None:
     """A queue in the network grows, and is emptied at once when it has 40 ms."""

@@ -66,7 +66,7 @@ MIN_PACED_PERIOD_NS: Final = 1_000_000  # ids and timers are no finer
 PAUSE = 2.5
 LONG_AGO = -(2**63)  # more than PAUSE periods before any reading of the clock
 
-REFERENCE_NS: Final = 1_000_000_000
+REFERENCE_NS: Final = 10_000_000_000
 DISTRUST_NS: Final = 10_000_000_000
 DELAYED_MESSAGES: Final = 250
 MAX_WAITING: Final = 128
