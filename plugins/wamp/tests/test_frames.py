@@ -116,8 +116,15 @@ def test_a_streamer_that_takes_nothing_gets_no_more_log_lines_and_reports(
         for _ in range(3_000):
             link.send_log_line(line)
         before = link.unsent_bytes
-        link.add_pattern(Pattern(rate_entity("wamp.hpc", 1), "up.", "prefix"), 0)
+        kept, *others = (
+            Pattern(rate_entity("wamp.hpc", 1), f"up.{number}.", "prefix") for number in range(100)
+        )
+        link.add_pattern(kept, 0)
+        for each in others:
+            link.add_pattern(each, 0)
+            link.remove_pattern(each)
         link._send_patterns()
+        assert list(link._changed_patterns) == [kept]
         link._report()
         assert link.unsent_bytes == before < 1_300_000
 

@@ -69,6 +69,9 @@ class StreamerLink:
         self._deliver_lone_event = self.sessions.bridge.deliver_lone_event
         self._loop: asyncio.AbstractEventLoop | None = None
         self._changed_patterns: dict[Pattern, int | None] = {}
+        self._sent_patterns: set[Pattern] = set()
+        """The patterns that the streamer has, but for the changed ones."""
+        self._sends_patterns_soon = False
         self._reported: frames.Report | None = None
         self._unchanged = 0
 
@@ -187,16 +190,23 @@ class StreamerLink:
 
     def _change_pattern(self, pattern: Pattern, period_ns: int | None) -> None:
         """Each change of patterns rebuilds all routes, so changes within a time are sent together."""
-        if not self._changed_patterns:
+        if not self._sends_patterns_soon:
+            self._sends_patterns_soon = True
             asyncio.get_running_loop().call_later(ROUTES_REBUILD_DELAY_S, self._send_patterns)
-        self._changed_patterns[pattern] = period_ns
+        if period_ns is None and pattern not in self._sent_patterns:
+            self._changed_patterns.pop(pattern, None)  # the streamer never had it
+        else:
+            self._changed_patterns[pattern] = period_ns
 
     def _send_patterns(self) -> None:
         if self._is_full:  # a later change of the same pattern replaces the earlier one
             asyncio.get_running_loop().call_later(ROUTES_REBUILD_DELAY_S, self._send_patterns)
             return
-        for (entity, topic, match), period_ns in self._changed_patterns.items():
+        self._sends_patterns_soon = False
+        for pattern, period_ns in self._changed_patterns.items():
+            entity, topic, match = pattern
             self.send(frames.PatternChange(entity.ue_instance, topic, match, period_ns))
+            (self._sent_patterns.discard if period_ns is None else self._sent_patterns.add)(pattern)
         self._changed_patterns.clear()
 
     def _report(self) -> None:
