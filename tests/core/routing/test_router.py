@@ -349,6 +349,17 @@ def test_a_message_from_a_multicast_domain_is_deferred_to_the_elected_peer() -> 
     assert router_with_peer().decide("zenoh", call).deferred
 
 
+def test_a_call_between_two_others_on_a_network_is_not_denied_in_place_of_their_answer() -> None:
+    stranger = UUri("fleet", 0x10, 1, 0)
+    router = router_with_peer()
+    decision = router.decide("zenoh", request(ID, stranger, UUri("hpc", 0x10, 1, 1), ttl=100).attributes)
+    assert (decision.denied_as, decision.targets) == ("", ())
+    assert (
+        router.decide("zenoh", request(ID, stranger, CHASSIS_METHOD, ttl=100).attributes).denied_as
+        == "spoofed"
+    )
+
+
 @pytest.mark.parametrize(("peer", "is_its_own"), [("hpc", True), ("chassis", False)])
 def test_a_call_of_a_service_of_this_authority_may_be_that_of_a_peer(peer: str, is_its_own: bool) -> None:
     call = request(ID, HOSTED[0], UUri("hpc", 0x10, 1, 1), ttl=100).attributes

@@ -135,6 +135,10 @@ class Router:
         home = self.authority_table.endpoint_of(attributes.source)
         if home == SELF != ingress and self.forwarding.own_messages_return_at(ingress):
             return DEFERRED  # of this streamer, or of one with the same authority
+        if home is None and attributes.type is UMessageType.REQUEST:
+            called = attributes.sink
+            if called is not None and self.authority_table.endpoint_of(called) == ingress:
+                return _stays_at(ingress, called)  # a denial would answer in place of the one that is called
         if home != ingress:
             text = f"source {attributes.source} does not live behind endpoint {ingress!r} but {home!r}"
             reason = UStatus(UCode.PERMISSION_DENIED, text)
