@@ -440,8 +440,8 @@ MUTANTS: Final = (
     Mutant(
         "the rate is that of the usual limiter, from message to message",
         _GATE,
-        "            self._due += self._period\n        elif (",
-        "            self._due = now_ns + self._period\n        elif (",
+        "            self._due += self._period\n        else:\n            # Less",
+        "            self._due = now_ns + self._period\n        else:\n            # Less",
     ),
     Mutant(
         "a message that is early by a hundredth of the period more passes",

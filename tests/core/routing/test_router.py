@@ -350,13 +350,12 @@ def test_a_message_from_a_multicast_domain_is_deferred_to_the_elected_peer() -> 
 
 
 def test_a_call_between_two_others_on_a_network_is_not_denied_in_place_of_their_answer() -> None:
-    stranger = UUri("fleet", 0x10, 1, 0)
+    other = UUri("fleet", 0x10, 1, 0)
     router = router_with_peer()
-    decision = router.decide("zenoh", request(ID, stranger, UUri("hpc", 0x10, 1, 1), ttl=100).attributes)
+    decision = router.decide("zenoh", request(ID, other, UUri("hpc", 0x10, 1, 1), ttl=100).attributes)
     assert (decision.denied_as, decision.targets) == ("", ())
     assert (
-        router.decide("zenoh", request(ID, stranger, CHASSIS_METHOD, ttl=100).attributes).denied_as
-        == "spoofed"
+        router.decide("zenoh", request(ID, other, CHASSIS_METHOD, ttl=100).attributes).denied_as == "spoofed"
     )
 
 
