@@ -291,6 +291,10 @@ class SentStore(Protocol):
         """
         ...
 
+    def read(self, route: Hashable, id: UUID) -> UMessage | None:
+        """A message kept for `route`; None if it is not there, or cannot be read. Waits for no commit."""
+        ...
+
     def release(self, route: Hashable, ids: Collection[UUID] | None = None) -> bool:
         """Messages kept for `route` have arrived, or are no longer owed: all, or those with `ids`. Returns as `keep`."""
         ...

@@ -43,6 +43,10 @@ class RecordedSentStore:
                 self._kept.setdefault((route, message.id), message)
             return True
 
+    def read(self, route: Hashable, id: UUID) -> UMessage | None:
+        """See SentStore."""
+        return self._kept.get((route, id))
+
     def release(self, route: Hashable, ids: Collection[UUID] | None = None) -> bool:
         """See SentStore."""
         with self._lock:

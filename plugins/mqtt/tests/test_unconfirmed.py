@@ -28,6 +28,9 @@ class FakeStore:
             self.kept += [each.id for each in messages]
         return not self.busy
 
+    def read(self, route: Hashable, id: UUID) -> UMessage | None:
+        return None
+
     def release(self, route: Hashable, ids: Collection[UUID] | None = None) -> bool:
         if not self.busy:
             self.kept = [each for each in self.kept if ids is not None and each not in ids]

@@ -39,6 +39,7 @@ authorities = ["hpc.vin1", "cloud"]
 connect = ["tcp/127.0.0.1:{ports.backbone}"]
 durable = {durable}
 receipts = {receipts}
+retransmit_bytes = {retransmit_bytes}
 
 [endpoints.chassis]
 transport = "someip"
@@ -101,14 +102,26 @@ class StopOutcome(NamedTuple):
 class StopScenario:
     """A streamer between an ECU and a router, and a subscriber behind the router."""
 
-    def __init__(self, directory: Path, stack: ExitStack, *, durable: bool, receipts: bool = False) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        stack: ExitStack,
+        *,
+        durable: bool,
+        receipts: bool = False,
+        retransmit_bytes: int = 16_000_000,
+    ) -> None:
         self._ports = free_ports()
         self._stack = stack
         self._durable = durable
         self._state = directory / "state"
         self._config = directory / "stop.toml"
         directory.mkdir(parents=True, exist_ok=True)
-        keys = {"durable": str(durable).lower(), "receipts": str(receipts).lower()}
+        keys = {
+            "durable": str(durable).lower(),
+            "receipts": str(receipts).lower(),
+            "retransmit_bytes": retransmit_bytes,
+        }
         self._config.write_text(_CONFIG.format(ports=self._ports, **keys))
         self.router = self.start_process("router")
         self._streamer = StreamerProcess(self._config, "--drain", "3").wait_ready()

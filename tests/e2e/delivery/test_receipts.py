@@ -55,8 +55,8 @@ max_age_ms = 600_000
 class ReceiptScenario(StopScenario):
     """As StopScenario, with a second streamer behind the router and an application behind that one."""
 
-    def __init__(self, directory: Path, stack: ExitStack) -> None:
-        super().__init__(directory, stack, durable=True, receipts=True)
+    def __init__(self, directory: Path, stack: ExitStack, retransmit_bytes: int = 16_000_000) -> None:
+        super().__init__(directory, stack, durable=True, receipts=True, retransmit_bytes=retransmit_bytes)
         self.subscriber.kill()  # the messages are for the receiving streamer alone
         [apps] = tcp_ports(1)
         self._receiver_config = directory / "receiver.toml"
@@ -218,6 +218,20 @@ def test_a_kill_while_the_receiver_is_frozen_loses_and_doubles_nothing(
         scene.restart_router()
         scene.thaw_receiver()
     scene.check_received_once()
+
+
+@pytest.mark.soak
+def test_what_exceeds_the_memory_for_retransmissions_is_sent_again_from_the_disk(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        scene = ReceiptScenario(tmp_path / "receipts", stack, retransmit_bytes=400_000)
+        before = scene.sent
+        scene.freeze_receiver()
+        scene.send(HZ, 4.0, 1_400)  # 1.1 MB
+        scene.wait_accepted()
+        scene.wait_on_disk(range(before, scene.sent))
+        scene.restart_router()
+        scene.thaw_receiver()
+        scene.check_received_once()
 
 
 @pytest.mark.soak

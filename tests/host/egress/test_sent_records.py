@@ -316,6 +316,20 @@ def test_single_messages_of_a_route_are_released(tmp_path: Path) -> None:
     again.die()
 
 
+def test_a_kept_message_is_read_before_and_after_its_write_until_its_release(tmp_path: Path) -> None:
+    life = Life(tmp_path)
+    message = life.number(1, UPriority.CS4, ttl=60_000)
+    [item] = [life.queue.sent_message(life._delivery, message)]
+    assert life.queue.keep("one", [item])
+    assert life.queue.read_sent("one", message.id) == message
+    life.write()
+    assert life.queue.read_sent("one", message.id) == message
+    assert life.queue.read_sent("two", message.id) is None
+    assert life.queue.release("one", [message.id])
+    assert life.queue.read_sent("one", message.id) is None
+    life.die()
+
+
 def test_a_message_is_safe_when_it_is_on_disk_or_was_sent_some_time_ago(tmp_path: Path) -> None:
     life = Life(tmp_path, down=True)
     life.clock.now_ns += 1_000_000_000

@@ -82,6 +82,9 @@ class KeptMessages:
             self._routes.setdefault(route, {}).update((each.id, each) for each in messages)
         return not self.is_busy
 
+    def read(self, route: Hashable, id: UUID) -> UMessage | None:
+        return self._routes.get(route, {}).get(id)
+
     def release(self, route: Hashable, ids: Collection[UUID] | None = None) -> bool:
         if not self.is_busy:
             del self._routes[route]

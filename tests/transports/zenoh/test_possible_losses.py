@@ -11,17 +11,23 @@ import pytest
 from tests.transports.zenoh.publisher_bench import MakeBench, numbered, received
 from tests.transports.zenoh.sessions import CLOCK
 from tests.waiting import wait_until
+from ustreamer.testing.durable_contract import RecordedSentStore
 from ustreamer.testing.messages import ALPHA, METHOD, REMOTE_CLIENT, TOPIC, new_id
 from ustreamer.transport_port import EndpointContext
 from ustreamer.transports.zenoh.decoder import HEAD, ID_TAG, VERSION_AND_TAGS
 from ustreamer.transports.zenoh.link_monitor import UnconfirmedSpan
 from ustreamer.transports.zenoh.possible_losses import PossibleLosses
 from ustreamer.transports.zenoh.receipts.awaited_receipts import AwaitedReceipts
-from ustreamer.transports.zenoh.receipts.receipt_keys import ReceiptGiverId, receipt_id, token_key
+from ustreamer.transports.zenoh.receipts.receipt_keys import (
+    ReceiptGiverId,
+    receipt_id,
+    receipt_key,
+    token_key,
+)
 from ustreamer.transports.zenoh.retransmit import AnsweredRequests, Origin, RetransmitConfig
-from ustreamer.transports.zenoh.route_publishers import RoutePublishers
+from ustreamer.transports.zenoh.route_publishers import RoutePublisher, RoutePublishers
 from ustreamer.transports.zenoh.subscriber import ListenerFilters
-from ustreamer.uprotocol.umessage import request
+from ustreamer.uprotocol.umessage import UMessage, request
 from ustreamer.uprotocol.uuri import ANY
 
 
@@ -407,3 +413,68 @@ def test_a_put_without_a_receipt_stays_remembered_if_another_put_is_made_during_
     awaited.on_read = lambda: put(1)
     losses.on_tick()
     assert losses.remembered_count == 2
+
+
+def test_what_is_not_remembered_any_more_is_put_again_from_the_store(make_bench: MakeBench) -> None:
+    """Without this, the bound of the memory would lose messages that are on disk."""
+    bench, awaited, put_again = (
+        make_bench(),
+        AwaitedReceipts("own", CLOCK.monotonic_ns, 15 * 10**9),
+        list[int](),
+    )
+    context, store = EndpointContext("backbone", ALPHA, CLOCK), RecordedSentStore()
+    publishers = RoutePublishers(bench.session, context, limit=1, awaited=awaited)
+
+    def put_one_again(publisher: RoutePublisher, put_ns: int, message: UMessage) -> bool:
+        put_again.append(int(message.payload))
+        receiver.puts.append((CLOCK.monotonic_ns(), receipt_id(message.id)))
+        return True
+
+    losses = PossibleLosses(
+        context,
+        bench.links,
+        publishers,
+        Lock(),
+        put_one_again,
+        lambda _: None,
+        RetransmitConfig(bytes=3 * 201),
+        AnsweredRequests(0),
+        store,
+        awaited,
+    )
+    giver = ReceiptGiverId("cloud", "link", "1")
+    token = token_key(giver, ListenerFilters(ANY, None))
+    awaited.on_token(token, is_present=True)
+    [receiver] = awaited.receivers_of(TOPIC, None)
+    publisher = publishers.declare(numbered(0).attributes)
+    publishers.add(publisher)
+    losses.on_tick()  # the publisher knows its receiver
+
+    def put(number: int) -> None:
+        message, now_ns = numbered(number), CLOCK.monotonic_ns()
+        receiver.puts.append((now_ns, receipt_id(message.id)))
+        head = HEAD.pack(VERSION_AND_TAGS, message.id.msb, ID_TAG, message.id.lsb)
+        losses.append((Origin(publisher, message.attributes),), now_ns, (head,), (message.payload,))
+
+    def are_stored(number: int) -> bool:
+        losses.on_tick()
+        return len(store.ids()) == number
+
+    for number in range(3):
+        put(number)
+    wait_until(lambda: are_stored(3), "overdue receipts")
+    for number in range(3, 6):
+        put(number)
+    assert losses.remembered_count == 3
+    wait_until(lambda: are_stored(6), "overdue receipts")
+    awaited.on_token(token, is_present=False)
+    awaited.on_token(token, is_present=True)
+    publisher.open = False
+    for _ in range(20):
+        awaited.on_receipt(receipt_key(giver), b"")  # it has returned
+        losses.on_tick()
+    assert put_again == []
+    publisher.open = True
+    losses.on_tick()
+    assert put_again[:3] == [0, 1, 2]
+    assert awaited.missing == 0

@@ -26,6 +26,9 @@ class Store:
             self.calls.append((route, [int(each.payload) for each in messages]))
         return free
 
+    def read(self, route: Hashable, id: UUID) -> UMessage | None:
+        return None
+
     def release(self, route: Hashable, ids: Collection[UUID] | None = None) -> bool:
         free = self._is_free()
         if free:

@@ -426,6 +426,23 @@ class DurableQueue(EndpointQueue):
         """As `SentStore.keep`."""
         return self._change_sent(lambda: self._sent_records.add(route, items))
 
+    def read_sent(self, route: Hashable, id: UUID) -> UMessage | None:
+        """As `SentStore.read`. Without the lock, which a sender may hold while it waits for the caller."""
+        record = self._sent_records.find(route, id)
+        if record is None:
+            return None
+        item = record.item
+        if item is not None:
+            return item.message
+        try:
+            stored = self._spool.get(record.key)
+            if stored is None:
+                return None
+            with self._decode_lock:
+                return UMessage(*self._decode(stored.attributes), stored.payload)
+        except UStatusError:  # it is closed, or another version wrote it
+            return None
+
     def release(self, route: Hashable, ids: Collection[UUID] | None = None) -> bool:
         """As `SentStore.release`."""
         return self._change_sent(lambda: self._sent_records.release(route, ids))

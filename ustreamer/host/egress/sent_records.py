@@ -79,6 +79,10 @@ class SentRecords:
             self._messages += 1
             self._bytes += record.size
 
+    def find(self, route: Hashable, id: UUID) -> SentRecord | None:
+        """The record of a message. From any thread: then its `item` is to be read before its `key`."""
+        return self._by_route.get(route, {}).get(id)
+
     def is_on_disk(self, id: UUID) -> bool:
         return any(id in records and records[id].key for records in self._by_route.values())
 
@@ -127,7 +131,8 @@ class SentRecords:
     def on_written(self, record: SentRecord, key: bytes) -> None:
         """The record is on disk. If it was released meanwhile, it is obsolete."""
         self._unwritten.pop(record, None)
-        record.item, record.key = None, key
+        record.key = key
+        record.item = None
         if record.is_released:
             self._obsolete.append(key)
 

@@ -57,6 +57,9 @@ class DurableSentStore:
     def keep(self, route: Hashable, messages: Sequence[UMessage]) -> bool:
         return self._queue.keep(route, self._messages.as_queued(messages))
 
+    def read(self, route: Hashable, id: UUID) -> UMessage | None:
+        return self._queue.read_sent(route, id)
+
     def release(self, route: Hashable, ids: Collection[UUID] | None = None) -> bool:
         return self._queue.release(route, ids)
 

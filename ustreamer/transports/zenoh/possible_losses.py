@@ -29,7 +29,12 @@ from ustreamer.transports.zenoh.retransmit import (
     RetransmitBuffer,
     RetransmitConfig,
 )
-from ustreamer.transports.zenoh.route_publishers import DISCOVERY_NS, RoutePublisher, RoutePublishers
+from ustreamer.transports.zenoh.route_publishers import (
+    DISCOVERY_NS,
+    RoutePublisher,
+    RoutePublishers,
+    route_of,
+)
 from ustreamer.transports.zenoh.sent_keeper import AwaitedKeeper, Put, SentKeeper
 from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.umessage import UMessage
@@ -321,17 +326,35 @@ class PossibleLosses:
         if not lost:
             return
         found = self._remembered_of(lost)
-        awaited.abandon([id for id in lost if id not in found])
+        for id in [each for each in lost if each not in found]:
+            kept = self._kept_on_disk(id)
+            if kept is None:
+                awaited.abandon([id])
+            elif not kept[0].open:
+                awaited.postpone(id)  # the next tick reads it again
+            else:
+                self._put_unconfirmed(awaited, id, kept[0], lost[id], kept[1])
         for id, (route, put_ns, message) in found.items():
             assert isinstance(route, RoutePublisher)
             if not route.open:
                 awaited.block([id])  # put again when a subscriber is back
                 continue
-            awaited.begin_retransmit(id)
-            if not self._is_answered(message) and not self._retransmit(route, put_ns, message):
-                self.not_retransmitted += 1
-            if not awaited.is_awaited(id):
-                awaited.forget([id])
+            self._put_unconfirmed(awaited, id, route, put_ns, message)
+
+    def _put_unconfirmed(
+        self, awaited: "AwaitedReceipts", id: bytes, publisher: RoutePublisher, put_ns: int, message: UMessage
+    ) -> None:
+        awaited.begin_retransmit(id)
+        if not self._is_answered(message) and not self._retransmit(publisher, put_ns, message):
+            self.not_retransmitted += 1
+        if not awaited.is_awaited(id):
+            awaited.forget([id])
+
+    def _kept_on_disk(self, id: bytes) -> tuple[RoutePublisher, UMessage] | None:
+        """A message that the store has, for one that is not remembered: the memory for those has a bound."""
+        message = None if self._awaited_keeper is None else self._awaited_keeper.read(id)
+        publisher = None if message is None else self._publishers.find(route_of(message.attributes))
+        return None if message is None or publisher is None else (publisher, message)
 
     def _remembered_of(self, ids: Mapping[bytes, int]) -> dict[bytes, Put]:
         """The puts with these ids that are remembered, in order. `ids` are in the form of receipts, with their times."""

@@ -69,6 +69,11 @@ class AwaitedKeeper:
         if messages and self._store.keep(_ROUTE, list(messages.values())):
             self._kept.update((id, message.id) for id, message in messages.items())
 
+    def read(self, id: bytes) -> UMessage | None:
+        """The message from the store; None if it is not there."""
+        kept = self._kept.get(id)
+        return None if kept is None else self._store.read(_ROUTE, kept)
+
     def ignore(self, ids: Iterable[bytes]) -> None:
         """Do not store these."""
         self._kept.update((id, None) for id in ids)

@@ -350,6 +350,10 @@ class AwaitedReceipts:
             lost.update(each.probe(now_ns))
         return lost
 
+    def postpone(self, id: bytes) -> None:
+        """This counts as lost, and cannot be put again now."""
+        self._retransmissions[id] = self._retransmissions.get(id, 1) - 1
+
     def abandon(self, ids: Sequence[bytes]) -> None:
         """These were never confirmed, and are not put again."""
         self.missing += len(ids)
