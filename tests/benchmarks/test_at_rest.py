@@ -11,8 +11,11 @@ MAX_START_RATIO: Final = 3.0
 """CPU time from the start to READY, to that of an import of the same libraries in the same run. Measured: 2.3 to 2.5.
 With all commands and all installed plugins imported: 4.2 to 4.7.
 """
-MAX_MEMORY_MB: Final = 44.3
-"""Measured: 43.2 to 43.4. Of it 20 are pages of library files, which processes can share."""
+MAX_MEMORY_MB: Final = 45.0
+"""Measured: 43.2 to 44.4. Of it 20 are pages of library files, which processes can share. The kernel maps more of them
+where more are in its cache."""
+MAX_OWN_MEMORY_MB: Final = 16.3
+"""Without that of the bare forwarder, which maps the same files. Measured: 15.6 to 15.9."""
 
 
 def test_a_start_and_a_rest_are_measured_and_stay_within_bounds(tmp_path: Path) -> None:
@@ -22,4 +25,5 @@ def test_a_start_and_a_rest_are_measured_and_stay_within_bounds(tmp_path: Path) 
         assert 0 < found[subject]["proportional_mb"] <= found[subject]["memory_mb"]
     assert found["streamer"]["start_cpu_min_s"] < MAX_START_RATIO * found["imports"]["start_cpu_min_s"]
     assert found["streamer"]["memory_mb"] < MAX_MEMORY_MB
+    assert found["streamer"]["memory_mb"] - found["bare"]["memory_mb"] < MAX_OWN_MEMORY_MB
     assert "memory at rest" in at_rest.table(found)
