@@ -131,6 +131,15 @@ class ZenohProcess:
             lambda line: line != "READY\n" and int(line) >= sent() - MAX_READ_UNWRITTEN, START_S
         )
 
+    def freeze_up_to_date(self, sent: Callable[[], int]) -> None:
+        """As `wait_up_to_date`, and freeze it then: a busy machine may make it late before it is killed."""
+        while True:
+            self.wait_up_to_date(sent)
+            self.freeze()
+            if self.received[-1] >= sent() - MAX_READ_UNWRITTEN:
+                return
+            self.thaw()
+
     @property
     def received(self) -> list[int]:
         return [int(line) for line in self.lines.items() if line != "READY\n"]
@@ -163,6 +172,8 @@ class OutageScenario:
         self.ports = free_ports()
         self._stack = stack
         self._subscribers: list[ZenohProcess] = []
+        self._sent: Callable[[], int] = int
+        """The number of events that were sent."""
         directory.mkdir()
         self._config = directory / "outage.toml"
         locators = json.dumps([f"tcp/{host}:{self.ports.backbone}" for host in hosts])
@@ -190,6 +201,7 @@ class OutageScenario:
         self._subscribers[-1].wait_received(number)
 
     def kill_subscriber(self) -> None:
+        self._subscribers[-1].freeze_up_to_date(self._sent)
         self._subscribers[-1].kill()
 
     def run_outage(
@@ -212,8 +224,9 @@ class OutageScenario:
                     ecu.send_to_port(datagram, self.ports.someip)
 
                 with Metronome(HZ, beat) as metronome:
+                    self._sent = lambda: metronome.beats
                     self._subscribers[-1].wait_received(HZ)
-                    self._subscribers[-1].wait_up_to_date(lambda: metronome.beats)
+                    self._subscribers[-1].wait_up_to_date(self._sent)
                     start_outage()
                     pause.wait(seconds)
                     end_outage()
