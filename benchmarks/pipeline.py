@@ -101,7 +101,14 @@ def ingest_task(workspace: TaskWorkspace, spark: SparkSession) -> list[Measureme
 
 
 def ingest_with_duckdb(recordings: Path, lake: Path, processes: int) -> int:
-    """The same with DuckDB, one process per core: bronze, then each gateway day. Returns the number of rows."""
+    """The same with DuckDB. Returns the number of rows."""
+    return ingest_by_units(duckdb_unit, recordings, lake, processes)
+
+
+def ingest_by_units(
+    make_unit: Callable[[str, UnitPlan], int], recordings: Path, lake: Path, processes: int
+) -> int:
+    """Bronze, then `make_unit` of each gateway day, one process per core. Returns the number of rows."""
     manifest = Manifest()
     paths = [path for path, _, _ in list_recordings([str(recordings)], (".useg",))]
     with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
@@ -109,7 +116,7 @@ def ingest_with_duckdb(recordings: Path, lake: Path, processes: int) -> int:
             manifest.record_landed(landed)
         by_unit = manifest.by_unit()
         units = [plan_unit(manifest, unit, by_unit[unit]) for unit in sorted(by_unit)]
-        return sum(pool.map(partial(duckdb_unit, str(lake)), sorted(units, key=lambda unit: -unit.rows)))
+        return sum(pool.map(partial(make_unit, str(lake)), sorted(units, key=lambda unit: -unit.rows)))
 
 
 def landed_in(lake: str, path: str) -> Landed:

@@ -5,24 +5,26 @@ All engines read recordings with the Python of the pipeline, which no other engi
 checks, names and writes the rows: DuckDB and Polars do so in one process per core, each for one gateway day at a time.
 """
 
-import multiprocessing
 import tempfile
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 from pyspark.sql import SparkSession
-from ustreamer_pipeline.bronze.manifest import Manifest, list_recordings
 from ustreamer_pipeline.ingest.ingest import ingest
 from ustreamer_pipeline.schemas import DELIVERIES, TYPES, VERDICTS
-from ustreamer_pipeline.silver.silver import UnitPlan, plan_unit
+from ustreamer_pipeline.silver.silver import UnitPlan
 
 from benchmarks.analyses.answers import Answer, answer_of
-from benchmarks.pipeline import ingest_with_duckdb, landed_in, recorded_batches, small_batches, unit_folders
+from benchmarks.pipeline import (
+    ingest_by_units,
+    ingest_with_duckdb,
+    recorded_batches,
+    small_batches,
+    unit_folders,
+)
 
 
 def recordings_of(lake: Path) -> Path:
@@ -53,15 +55,8 @@ def other_answers(name: str, lake: Path, cores: int) -> Answer:
 
 
 def ingest_with_polars(recordings: Path, lake: Path, processes: int) -> int:
-    """Bronze, then each gateway day, as in `ingest_with_duckdb`. Returns the number of rows."""
-    manifest = Manifest()
-    paths = [path for path, _, _ in list_recordings([str(recordings)], (".useg",))]
-    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
-        for landed in pool.map(partial(landed_in, str(lake)), paths, chunksize=4):
-            manifest.record_landed(landed)
-        by_unit = manifest.by_unit()
-        units = [plan_unit(manifest, unit, by_unit[unit]) for unit in sorted(by_unit)]
-        return sum(pool.map(partial(_polars_unit, str(lake)), sorted(units, key=lambda unit: -unit.rows)))
+    """As `ingest_with_duckdb`. Returns the number of rows."""
+    return ingest_by_units(_polars_unit, recordings, lake, processes)
 
 
 _WRITTEN: Final[dict[str, Any]] = {"compression": "zstd", "compression_level": 1}
