@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ustreamer_pipeline.errors import DamagedError
 from ustreamer_pipeline.replay.gate import Limit
-from ustreamer_pipeline.replay.gate_inputs import Tolerances
+from ustreamer_pipeline.replay.gate_inputs import Tolerances, settings_fault
 from ustreamer_pipeline.replay.links import MAX_AGE_MS, OVERHEAD_BYTES, QUEUE_BYTES, QUEUE_MESSAGES
 from ustreamer_pipeline.replay.replay import GatewayReplay
 from ustreamer_pipeline.replay.rows import COLUMNS, QUEUE_COLUMNS
@@ -554,3 +554,10 @@ def test_rows_out_of_order_are_refused_with_the_reason() -> None:
         replayed([row(START + 1), row(START)])
     with pytest.raises(DamagedError, match="received_ns goes back"):
         replayed([row(START + 1), row(START)], batch=1)
+
+
+@pytest.mark.parametrize(
+    "settings", ["[" * 100_000, "{", "[]", '{"throttle": {}}', '{"throttle": {"tolerance": "x"}}']
+)
+def test_settings_that_no_gateway_writes_are_named(settings: str) -> None:
+    assert settings_fault({"settings": settings}) == "JSON with throttle.tolerance"
