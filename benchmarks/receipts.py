@@ -2,8 +2,8 @@
 """`python -m benchmarks.receipts`: the cost of receipts between two streamers.
 
 An application sends Notifications over Zenoh to a first streamer, that one to a second one, and that one to another
-application. There are two such pairs, without and with receipts. They take turns. The figure is the CPU time of each
-streamer for a message, and the ratio of the two pairs: the median of all rounds.
+application. There are two such pairs, without and with receipts. They take turns. The figures are the CPU time of each
+streamer for a message, the messages that arrive in a second, and the ratios of the two pairs: the median of all rounds.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
 from statistics import median
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import zenoh
 
@@ -68,6 +68,14 @@ listen = ["tcp/127.0.0.1:{apps}"]
 """
 
 
+class Round(NamedTuple):
+    """Figures of one pair. `sender` and `receiver` are the CPU time of a message, in us."""
+
+    messages_per_s: float
+    sender: float
+    receiver: float
+
+
 class Pair:
     """Two streamers, and the applications at both ends in this process."""
 
@@ -113,8 +121,8 @@ class Pair:
         messages = (notification(self._ids.next(), _SOURCE, _SINK, _PAYLOAD) for _ in range(number))
         return [VERSION_BYTE + encode(each.id, each.attributes) for each in messages]
 
-    def measure(self, hz: float, messages: int) -> list[float]:
-        """The CPU time of each streamer for a message, in us."""
+    def measure(self, hz: float, messages: int) -> Round:
+        """Send messages at a rate, 0 for as fast as possible, until all have arrived."""
         attachments = self.attachments(messages)
         before, first, begin = [each.cpu_ns for each in self.streamers], self.received, time.monotonic()
         for at in range(0, messages, BURST):
@@ -123,9 +131,12 @@ class Pair:
             self.send(attachments[at : at + BURST])
         while self.received < first + messages:
             assert time.monotonic() < begin + messages / (hz or 1e4) + _DEADLINE_S, "messages are missing"
-            time.sleep(0.005)
+            time.sleep(0.001)
+        per_s = messages / (time.monotonic() - begin)
         after = [each.cpu_ns for each in self.streamers]
-        return [(late - early) / 1_000 / messages for early, late in zip(before, after, strict=True)]
+        return Round(
+            per_s, *((late - early) / 1_000 / messages for early, late in zip(before, after, strict=True))
+        )
 
 
 def _session(port: int) -> zenoh.Session:
@@ -144,12 +155,12 @@ def measured(directory: Path, hz: float, messages: int, rounds: int, *, durable:
         ]
         found = [[pair.measure(hz, messages) for pair in pairs] for _ in range(rounds)]
     figures: dict[str, Any] = {"hz": hz, "durable": durable}
-    for place, name in enumerate(("sender", "receiver")):
-        without, with_receipts = ([each[pair][place] for each in found] for pair in (0, 1))
+    for name in Round._fields:
+        without, with_receipts = ([getattr(each[pair], name) for each in found] for pair in (0, 1))
         ratios = [late / early for early, late in zip(without, with_receipts, strict=True)]
         figures[name] = {
-            "without_us": median(without),
-            "with_us": median(with_receipts),
+            "without": median(without),
+            "with": median(with_receipts),
             "ratio": median(ratios),
             "lowest": min(ratios),
             "highest": max(ratios),
