@@ -21,7 +21,7 @@ from tests.real_runs import settled_rows
 from ustreamer_pipeline.cli import main
 from ustreamer_pipeline.gold.audit import PROMISES
 from ustreamer_pipeline.gold.gateway_audit import audit_gateway
-from ustreamer_pipeline.gold.rules.dead_letters import Lettered
+from ustreamer_pipeline.gold.rules.dead_letters import MissingDeadLetters
 from ustreamer_pipeline.gold.rules.decisions import Decisions
 from ustreamer_pipeline.gold.rules.expiry import Early
 from ustreamer_pipeline.gold.rules.numbers import Changes, Segments
@@ -46,7 +46,7 @@ retry = { first_ms = 240000, max_ms = 240000 }
 flush_ms = 50
 segment_s = 1
 """
-RULES = (PublicationTargets, Lettered, Early, Segments, Changes, Decisions)
+RULES = (PublicationTargets, MissingDeadLetters, Early, Segments, Changes, Decisions)
 FAULTED = {name for rule in RULES for name in rule.PROMISES}
 """Rules whose faults are below; test_audit.py has those of the others."""
 AUDITED = tuple(dict.fromkeys(("run", "held", *(name for rule in RULES for name in rule.COLUMNS))))
@@ -326,7 +326,7 @@ def expired_before_its_ttl(rows: list[Row], events: list[Row]) -> None:
     events.append({"table": "dead_letters", "run": row["run"], "seq": row["seq"]})
 
 
-@fault("lettered")
+@fault("missing_dead_letters")
 def a_failed_message_without_a_dead_letter(rows: list[Row], events: list[Row]) -> None:
     chosen(rows, source=PLAIN, verdict="DELIVERED")[0]["verdict"] = "DEAD_LETTERED"
 

@@ -19,7 +19,7 @@ from ustreamer_pipeline.gold.ordered_pass import findings_in_order
 from ustreamer_pipeline.gold.readable import PROMISE
 from ustreamer_pipeline.gold.rules.addresses import Echo
 from ustreamer_pipeline.gold.rules.answers import Answers
-from ustreamer_pipeline.gold.rules.dead_letters import Letters
+from ustreamer_pipeline.gold.rules.dead_letters import DeadLetters
 from ustreamer_pipeline.gold.rules.expiry import Expired
 from ustreamer_pipeline.gold.rules.ledger import LedgerLaw
 from ustreamer_pipeline.gold.rules.numbers import SequenceNumbers
@@ -180,7 +180,7 @@ class Recording:
 RULES = [
     *(
         name
-        for rule in (Rate, NeverThrottled, Order, Expired, Echo, Letters, Answers)
+        for rule in (Rate, NeverThrottled, Order, Expired, Echo, DeadLetters, Answers)
         for name in rule.PROMISES
     ),
     *(name for rule in (SequenceNumbers, LedgerLaw) for name in rule.PROMISES),
@@ -441,7 +441,7 @@ def sent_back(recording: Recording) -> Broken:
 def a_throttled_dead_letter(recording: Recording) -> Broken:
     row = recording.at(verdict="THROTTLED")
     recording.dead_letters.append({"seq": row["seq"]})
-    return {"letters": [row["seq"]]}
+    return {"dead_letters": [row["seq"]]}
 
 
 # --- answers ----------------------------------------------------------------------------------------------------------

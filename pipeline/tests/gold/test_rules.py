@@ -329,8 +329,8 @@ def test_a_dead_letter_is_that_of_its_row(fields: Row, found: list[str]) -> None
     rows = [_row(0, at, at, 1, 0, 0, 0, 3, 0) | {"code": 14} for at in range(3)]
     letter = {"table": "dead_letters", "run": 0, "seq": 1, "time_us": 0, "id_msb": 1, "id_lsb": 1}
     letter |= {"source": "//a/1/1/8001", "sink": None, "code": 14} | fields
-    assert [each[5] for each in found_by("letters", rows, [], [letter])] == found
-    assert [each[5] for each in found_by("letters", rows, [], [letter] * 2)] == sorted([*found, "2"])
+    assert [each[5] for each in found_by("dead_letters", rows, [], [letter])] == found
+    assert [each[5] for each in found_by("dead_letters", rows, [], [letter] * 2)] == sorted([*found, "2"])
 
 
 # --- order --------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Final
 
 from ustreamer_pipeline.gold.rules.addresses import Echo, Valid
 from ustreamer_pipeline.gold.rules.answers import Answers
-from ustreamer_pipeline.gold.rules.dead_letters import Lettered, Letters
+from ustreamer_pipeline.gold.rules.dead_letters import DeadLetters, MissingDeadLetters
 from ustreamer_pipeline.gold.rules.decisions import Decisions
 from ustreamer_pipeline.gold.rules.expiry import Early, Expired
 from ustreamer_pipeline.gold.rules.fields import Consistent
@@ -24,8 +24,8 @@ from ustreamer_pipeline.gold.rules.run import RunRule
 from ustreamer_pipeline.gold.rules.targets import PublicationTargets
 
 RUN_RULES: Final[tuple[type[RunRule], ...]] = (
-    *(Rate, NeverThrottled, Order, Expired, Echo, Valid, Letters, Answers, SequenceNumbers, LedgerLaw),
-    *(Consistent, OnePlace, PublicationTargets, Lettered, Early, Segments, Changes),
+    *(Rate, NeverThrottled, Order, Expired, Echo, Valid, DeadLetters, Answers, SequenceNumbers, LedgerLaw),
+    *(Consistent, OnePlace, PublicationTargets, MissingDeadLetters, Early, Segments, Changes),
 )
 
 PROMISES: Final[Mapping[str, str]] = {

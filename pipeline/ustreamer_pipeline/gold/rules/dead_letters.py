@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules on dead letters: `letters` and `lettered`."""
+"""Rules on dead letters: `dead_letters` and `missing_dead_letters`."""
 
 from collections import Counter
 from typing import Any, ClassVar
@@ -15,28 +15,33 @@ def dead_letter_topic(gateway: str) -> str:
     return f"up://{gateway}/4/1/8000"
 
 
-def _lettered_rows(run: RunTables) -> Ints:
+def _dead_letter_rows(run: RunTables) -> Ints:
     """Numbers of the rows with a dead letter, in order."""
     return np.array(sorted({row["seq"] for row in run.dead_letters}), dtype=np.int64)
 
 
-class Letters(RunRule):
+class DeadLetters(RunRule):
     """A dead letter stands for an expired or failed message, never for a throttled one. It has the id, the addresses
     and the code of its message, and is the only one.
     """
 
-    PROMISES: ClassVar = {"letters": "dead letters only of what expired or failed, one of each"}
+    PROMISES: ClassVar = {"dead_letters": "dead letters only of what expired or failed, one of each"}
     COLUMNS = ("seq", "received_us", "verdict", "id_msb", "id_lsb", "sink", "code", *TARGET)
 
     def __init__(self, run: RunTables) -> None:
         super().__init__(run)
-        self._letters = _lettered_rows(run)
+        self._letters = _dead_letter_rows(run)
         self._letter_of = {row["seq"]: row for row in run.dead_letters}
         for seq, count in Counter(row["seq"] for row in run.dead_letters).items():
             if count > 1:
                 letter = self._letter_of[seq]
                 self._add(
-                    "letters", seq, letter.get("time_us"), letter.get("source"), "one dead letter", f"{count}"
+                    "dead_letters",
+                    seq,
+                    letter.get("time_us"),
+                    letter.get("source"),
+                    "one dead letter",
+                    f"{count}",
                 )
 
     def feed(self, rows: RunRows) -> None:
@@ -71,19 +76,19 @@ class Letters(RunRule):
                 self._add_row(rows, at, rows.target(at), expected, found)
 
 
-class Lettered(RunRule):
+class MissingDeadLetters(RunRule):
     """Each expired or failed message has a dead letter, except a dead letter itself.
 
     A run with missing rows may lack letters too. In a run without a regular stop the last row may have lost its letter
     with the end of the file.
     """
 
-    PROMISES: ClassVar = {"lettered": "everything that expired or failed has a dead letter"}
+    PROMISES: ClassVar = {"missing_dead_letters": "everything that expired or failed has a dead letter"}
     COLUMNS = ("seq", "received_us", "verdict", "source")
 
     def __init__(self, run: RunTables) -> None:
         super().__init__(run)
-        self._letters = _lettered_rows(run)
+        self._letters = _dead_letter_rows(run)
         self._is_whole = run.is_whole
         self._last_seq = -1
         self._of_last: list[Finding] = []

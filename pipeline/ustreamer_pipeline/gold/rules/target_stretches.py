@@ -24,7 +24,7 @@ from ustreamer_pipeline.gold.topic_subscribers import SLACK_NS, SubscriptionChan
 from ustreamer_pipeline.groups import Groups
 from ustreamer_pipeline.replay.rows import Ints
 
-FEW_ROWS: Final = 1_000
+WAITING_ROWS: Final = 1_000
 """So many rows wait for the next batch. A run that is shorter is grouped by message once, at its end."""
 
 MAX_HOLD_NS: Final = 60_000_000_000
@@ -164,7 +164,7 @@ class TargetStretches:
     def _collect_messages(self, rows: Columns, border_ns: int) -> Iterator[DoubledTarget]:
         """Group rows by message. The rows of messages that arrived after `border_ns` wait: more may follow."""
         self._waiting = dict(rows)
-        if len(rows["seq"]) <= FEW_ROWS:
+        if len(rows["seq"]) <= WAITING_ROWS:
             return iter(())
         rows = _by_message(rows)
         starts, number = message_starts(rows)
