@@ -134,11 +134,11 @@ def test_a_watcher_may_bound_the_topics_of_loaded_subscriptions() -> None:
 
 def test_a_change_is_in_effect_when_a_watcher_is_notified() -> None:
     known = InMemoryDirectory()
-    seen: list[list[UUri]] = []
-    known.watch(lambda each, _: seen.append(subscribers(known, each.topic)))
-    known.apply({(T1, S1): SubscriptionRecord(T1, S1)})
+    seen: list[tuple[int, list[UUri], list[UUri]]] = []
+    known.watch(lambda _, __: seen.append((known.version, subscribers(known, T1), subscribers(known, T2))))
+    known.apply({(T1, S1): SubscriptionRecord(T1, S1), (T2, S2): SubscriptionRecord(T2, S2)})
     known.apply({(T1, S1): None})
-    assert seen == [[S1], []]
+    assert seen == [(1, [S1], [S2]), (1, [S1], [S2]), (2, [], [S2])]
 
 
 def test_a_watcher_is_notified_of_every_routing_change_and_of_no_other() -> None:

@@ -3,10 +3,12 @@
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+from ustreamer_usubscription.operator_changes import RemovalPattern
 from ustreamer_usubscription.requests import v3
 from ustreamer_usubscription.requests.requests import MAX_DETAILS
 from ustreamer_usubscription.service import MAX_PAYLOAD
@@ -23,7 +25,7 @@ from ustreamer.uprotocol.uattributes import UAttributes, UMessageType, UPayloadF
 from ustreamer.uprotocol.umessage import publish, request, response
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuid import UUID, UuidSource
-from ustreamer.uprotocol.uuri import UUri
+from ustreamer.uprotocol.uuri import ANY, UUri
 from ustreamer.uprotocol.wire import decode_status
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ SUBSCRIBE, UNSUBSCRIBE, FETCH_SUBSCRIPTIONS, FETCH_SUBSCRIBERS = 1, 2, 3, 8
 REGISTER, UNREGISTER, RESET = 6, 7, 9
 UNSUBSCRIBED, SUBSCRIBED = pb.SubscriptionStatus.UNSUBSCRIBED, pb.SubscriptionStatus.SUBSCRIBED
 MS = 1_000_000
+DEADLINE_S = 30.0
 
 
 def info(uuri: UUri) -> pb.SubscriberInfo:
@@ -1046,3 +1049,13 @@ def test_each_subscribe_is_reported_also_a_repeated_one(rig: "ServiceRig") -> No
     rig.subscribe()
     rig.unsubscribe()
     assert reported == [(TOPIC, APP), (TOPIC, APP)]
+
+
+def test_a_change_of_an_operator_during_a_stop_is_refused_at_once(rig: "ServiceRig") -> None:
+    with rig.service_blocked(), ThreadPoolExecutor() as threads:
+        stop = threads.submit(rig.stop)
+        rig.wait_until(lambda: rig.plugin.service._inbox.closed, "the stop")
+        change = threads.submit(rig.plugin.service.change, RemovalPattern(ANY, ANY))
+        with pytest.raises(UStatusError, match="stopped"):
+            change.result(DEADLINE_S)
+    stop.result(DEADLINE_S)

@@ -156,7 +156,7 @@ class InMemoryDirectory:
         """All subscriptions, in no order. From any thread: loaded ones are decoded again and not kept."""
         compact, by_topic = self._compact, self._by_topic.copy()
         yield from chain.from_iterable(by_topic.values())
-        yield from (entry for entry in compact if entry.topic not in by_topic)
+        yield from (entry for entry in compact.read_all() if entry.topic not in by_topic)
 
     def add_changes(self, changes: Iterable[SubscriptionStatusChange], now_ms: int) -> None:
         """Remember the latest of these changes for `recent_changes`."""
@@ -232,16 +232,26 @@ class InMemoryDirectory:
         by_topic: dict[UUri, list[tuple[UUri, SubscriptionRecord | None]]] = {}
         for (topic, subscriber), entry in changes.items():
             by_topic.setdefault(topic, []).append((subscriber, entry))
-        differs = [self._apply_to_topic(topic, topic_changes) for topic, topic_changes in by_topic.items()]
-        if any(differs):
-            self.version += 1
+        changed = [
+            each
+            for topic, topic_changes in by_topic.items()
+            for each in self._apply_to_topic(topic, topic_changes)
+        ]
+        if changed:
+            self.version += 1  # before the reports: a change is in effect when it is reported
+        for old, new in changed:
+            self._notify_change(old, new)
 
     def _apply_to_topic(
         self, topic: UUri, topic_changes: Iterable[tuple[UUri, SubscriptionRecord | None]]
-    ) -> bool:
-        """Change one topic's subscriptions; True if routing may differ. O(subscribers) for all changes together."""
+    ) -> list[tuple[SubscriptionRecord | None, SubscriptionRecord | None]]:
+        """Change one topic's subscriptions. Returns the old and the new ones where routing may differ.
+
+        O(subscribers) for all changes together.
+        """
         before = self.exact_subscriptions(topic)
-        row, changed = list(before), []
+        row = list(before)
+        changed: list[tuple[SubscriptionRecord | None, SubscriptionRecord | None]] = []
         for subscriber, entry in topic_changes:
             index = bisect_left(row, str(subscriber), key=_subscriber_text)
             old = row[index] if index < len(row) and row[index].subscriber == subscriber else None
@@ -257,9 +267,7 @@ class InMemoryDirectory:
             elif old is not None:
                 self._unindex(old)
         self._replace(topic, before, tuple(row))
-        for old, entry in changed:
-            self._notify_change(old, entry)
-        return bool(changed)
+        return changed
 
     def _notify_change(self, old: SubscriptionRecord | None, new: SubscriptionRecord | None) -> None:
         if new is not None:

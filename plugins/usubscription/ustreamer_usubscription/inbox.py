@@ -107,5 +107,10 @@ class ServiceInbox(Generic[T]):
             self._closed = True
             self._changed.notify()
 
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
     def __len__(self) -> int:
         return self._size

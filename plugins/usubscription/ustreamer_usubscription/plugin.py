@@ -55,7 +55,7 @@ class UsubscriptionPlugin:
         return ExternalUsubscription(config, self._context, self.directory)
 
     def reconfigure(self, config: UsubscriptionConfig) -> Callable[[], None]:
-        """Apply other bounds of responses. Raises ValueError for any other key."""
+        """Apply the keys in `_RELOADABLE_KEYS`. Raises ValueError for any other key that differs."""
         before, after = (msgspec.structs.asdict(each) for each in (self.service.config, config))
         fixed = [key for key in before if before[key] != after[key] and key not in _RELOADABLE_KEYS]
         if fixed:
@@ -100,7 +100,7 @@ class UsubscriptionPlugin:
 
     @hookimpl
     def ustreamer_stored_subscriptions(self) -> SubscriptionDirectory:
-        """Raises the errors of `contents.read`."""
+        """Raises the errors of `store_contents.inspect_store`."""
         directory = InMemoryDirectory()
         store = self._context.state_dir / STORE_DIRECTORY
         if store.exists() and self._external is None:

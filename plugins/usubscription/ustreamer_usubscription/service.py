@@ -13,7 +13,7 @@ of another one.
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from threading import Thread
 from typing import TYPE_CHECKING, Final
 
@@ -261,6 +261,7 @@ class UsubscriptionService:
             self._send_updates()
         finally:
             self._inbox.close()  # if this thread fails, callers get UNAVAILABLE instead of a timeout
+            self._refuse_operator_changes()
 
     def _process_batch(self, batch: Sequence[InboxMessage]) -> None:
         """Decide, commit, apply, respond, send Updates, call other devices: in this order, for the whole batch."""
@@ -312,10 +313,18 @@ class UsubscriptionService:
         pending = PendingChange(change)
         self._operator_changes.append(pending)
         self._inbox.wake()
+        if self._inbox.closed:  # the thread may have refused the others already
+            self._refuse_operator_changes()
         try:
             return pending.done.result(_CHANGE_TIMEOUT_S)
         except TimeoutError as error:
             raise UStatusError(UCode.DEADLINE_EXCEEDED, "the disk has not answered") from error
+
+    def _refuse_operator_changes(self) -> None:
+        with suppress(IndexError):  # empty: two threads may call this
+            while True:
+                stopped = UStatusError(UCode.UNAVAILABLE, "core.usubscription has stopped")
+                self._operator_changes.popleft().done.set_exception(stopped)
 
     def _process_operator_changes(self) -> None:
         while self._operator_changes:

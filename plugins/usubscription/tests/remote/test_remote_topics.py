@@ -15,8 +15,14 @@ from ustreamer_usubscription.store.transaction import ServiceState, Transaction
 from ustreamer.core.base.links import LinkStates
 from ustreamer.core.routing.usubscription_codec import Status
 from ustreamer.uprotocol.pb.google_any import Any
-from ustreamer.uprotocol.pb.usubscription_v3 import SubscribeAttributes, SubscriptionRequest
-from ustreamer.uprotocol.umessage import UMessage
+from ustreamer.uprotocol.pb.usubscription_v3 import (
+    SubscribeAttributes,
+    SubscriberInfo,
+    SubscriptionRequest,
+    SubscriptionStatus,
+    Update,
+)
+from ustreamer.uprotocol.umessage import UMessage, notification
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuid import UuidSource
 from ustreamer.uprotocol.uuri import UUri
@@ -106,3 +112,28 @@ def test_a_remote_topic_that_is_not_subscribed_is_not_kept() -> None:
     assert (remotes.find(TOPIC), remotes.count, list(remotes)) == (Status.SUBSCRIBED, 1, [TOPIC])
     remotes.apply({TOPIC: None, UUri("b", 2, 1, 0x8000): None})
     assert (remotes.find(TOPIC), remotes.count) == (None, 0)
+
+
+def test_subscriptions_that_only_the_other_device_has_are_ended_within_a_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The other device chooses their number, and may never answer."""
+    monkeypatch.setattr("ustreamer_usubscription.remote.remote_topics.MAX_ORPHAN_UNSUBSCRIBES", 10)
+    state, upstream = subscribed()
+    ids = UuidSource(lambda: 1)
+    sent: list[UMessage] = []
+    for number in range(100):
+        topic = TOPIC.with_resource(0x8000 + number)
+        update = Update(
+            topic=topic.to_pb(),
+            subscriber=SubscriberInfo(uri=UUri("a", 0, 3, 0).to_pb()),
+            status=SubscriptionStatus(state=SubscriptionStatus.SUBSCRIBED),
+        )
+        source = UUri("b", 0, 3, 0x8000)
+        upstream.on_notification(
+            notification(ids.next(), source, UUri("a", 0, 3, 0), update.SerializeToString()), 0
+        )
+        upstream.on_transaction_end(Transaction(state, UsubscriptionConfig(), 0), 0, committed=True)
+    upstream.send_due_calls(sent.append, 0)
+    unsubscribe = UUri("b", 0, 3, 2)
+    assert len([each for each in sent if each.attributes.sink == unsubscribe]) == 10

@@ -7,7 +7,7 @@ distributed here [impl->dsn~usubscription-subscribe-remote-subscriber-change~1]
 """
 
 import logging
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -57,7 +57,7 @@ MAX_REMOTE_REASON: Final = 256
 """Characters of another device's reason that are passed on to all subscribers of the topic."""
 
 MAX_ORPHAN_UNSUBSCRIBES: Final = 1_000
-"""Maximum number of pending calls at which a subscription that exists only at the other device is ended."""
+"""Subscriptions that exist only at one device and are being ended. Further ones wait for its next Update."""
 
 _MS_PER_S: Final = 1000
 _DESIRED_STATUSES: Final = (Status.SUBSCRIBE_PENDING, Status.SUBSCRIBED)
@@ -120,6 +120,8 @@ class RemoteTopics:
         self._call_versions: dict[UUri, int] = {}  # of the last call about each topic
         self._responses: list[tuple[RemoteCall, RemoteReply, UUID]] = []
         self._hints: dict[UUri, _StatusHint] = {}  # the last one for each topic with a pending call
+        # By device: topics with a subscription at the device only, which is being ended.
+        self._orphans: defaultdict[str, set[UUri]] = defaultdict(set)
         self._counts: Counter[str] = Counter()
 
     # --- messages -----------------------------------------------------------------------------------------------------
@@ -273,10 +275,14 @@ class RemoteTopics:
             elif (
                 known is None
                 and hint.status in _DESIRED_STATUSES
-                and self._calls.in_flight_count < MAX_ORPHAN_UNSUBSCRIBES
+                and len(self._orphans_at_device_of(topic)) < MAX_ORPHAN_UNSUBSCRIBES
             ):
                 # A Subscribe arrived after the Unsubscribe that should undo it: two methods have no order.
+                self._orphans_at_device_of(topic).add(topic)
                 self._calls.set_desired(topic, None)
+
+    def _orphans_at_device_of(self, topic: UUri) -> set[UUri]:
+        return self._orphans[self._upstream_of(topic.authority_name)]
 
     def _affected_topics(self, transaction: Transaction) -> Iterable[UUri]:
         subscribed = (topic for topic, _ in transaction.subscriptions.changes if self._state.is_remote(topic))
@@ -285,6 +291,7 @@ class RemoteTopics:
         )
 
     def _update_desired(self, topic: UUri, *, force: bool = False) -> None:
+        self._orphans_at_device_of(topic).discard(topic)
         status = self._state.remote_states.find(topic)
         if status is None:
             self._forget(topic)
@@ -295,6 +302,7 @@ class RemoteTopics:
             self._calls.set_desired(topic, self._desired_subscription(topic), force=force)
 
     def _forget(self, topic: UUri) -> None:
+        self._orphans_at_device_of(topic).discard(topic)
         self._calls.clear_desired(topic)
         self._call_versions.pop(topic, None)
 

@@ -278,7 +278,7 @@ def _subscription_message(
     return pb.Subscription(
         topic=entry.topic.to_pb(),
         subscriber=_subscriber_info(entry.subscriber),
-        status=pb.SubscriptionStatus(state=int(state.status_of(entry.topic))),
+        status=pb.SubscriptionStatus(state=int(state.subscription_status(entry.topic))),
         attributes=subscribe_attributes_of(entry),
         config=policy.delivery_config_of(entry.topic),
     )

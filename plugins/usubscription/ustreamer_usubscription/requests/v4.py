@@ -141,7 +141,7 @@ def fetch_subscriptions(call: CallContext, state: ServiceState, limit: int) -> p
             f"more than {limit} subscriptions match, page_size; use narrower filters",
         )
     return pb.FetchSubscriptionsResponse(
-        subscriptions=[_subscription_message(each, state.status_of(each.topic)) for each in found]
+        subscriptions=[_subscription_message(each, state.subscription_status(each.topic)) for each in found]
     )
 
 

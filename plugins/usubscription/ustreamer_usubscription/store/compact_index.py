@@ -71,6 +71,11 @@ class CompactIndex:
         """All subscriptions; each call decodes them again."""
         return (self._read_subscription(key, value) for key, value in self.records())
 
+    def read_all(self) -> Iterator[SubscriptionRecord]:
+        """As iteration, on any thread at any time, and without a reference to what was read."""
+        read_subscription = SubscriptionReader().read_subscription
+        return (read_subscription(key, value) for key, value in self.records())
+
     def records(self) -> Iterator[tuple[bytes, bytes]]:
         """The key and the value of each subscription."""
         for keys, values in map(unpack_chunk, self._blocks):

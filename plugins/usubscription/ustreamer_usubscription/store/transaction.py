@@ -69,8 +69,8 @@ class ServiceState:
         """Whether another uSubscription manages the topic too."""
         return topic.authority_name not in self._served_authorities
 
-    def status_of(self, topic: UUri) -> Status:
-        """The status of the subscriptions of `topic`."""
+    def subscription_status(self, topic: UUri) -> Status:
+        """The status of the subscriptions of `topic`, which exist."""
         return self.remote_states.find(topic) or Status.SUBSCRIBED
 
     def apply(self, transaction: "Transaction") -> None:
@@ -256,8 +256,8 @@ class Transaction:
 
     # --- remote topics ------------------------------------------------------------------------------------------------
 
-    def status_of(self, topic: UUri) -> Status:
-        """The state of a remote topic."""
+    def remote_status(self, topic: UUri) -> Status:
+        """The state of a remote topic; UNSUBSCRIBED for an unknown one."""
         return self.remote_states.find(topic) or Status.UNSUBSCRIBED
 
     def apply_remote_event(self, topic: UUri, event: LifecycleEvent, reason: str = "") -> None:
@@ -265,7 +265,7 @@ class Transaction:
 
         [impl->req~usubscription-subscribe-remote-response~1] `reason` is text for people.
         """
-        before = self.status_of(topic)
+        before = self.remote_status(topic)
         after = self._apply_lifecycle_event(topic, event)
         if after is before:
             return
@@ -292,7 +292,7 @@ class Transaction:
     def _apply_lifecycle_event(self, topic: UUri, event: LifecycleEvent) -> Status:
         if not self._state.is_remote(topic):
             return next_status(Status.SUBSCRIBED, event, remote=False)
-        status = next_status(self.status_of(topic), event, remote=True)
+        status = next_status(self.remote_status(topic), event, remote=True)
         if status is Status.UNSUBSCRIBED:
             self.remote_states.remove_value(topic)
         else:
