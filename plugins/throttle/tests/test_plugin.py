@@ -27,6 +27,7 @@ from ustreamer.uprotocol.umessage import notification, publish, request
 
 SPEED = UUri("chassis", 0x1234, 1, 0x8001)
 DOOR = UUri("chassis", 0x1234, 1, 0x8002)
+MS = 1_000_000
 APP = UUri("hpc.vin1", 0x10AB, 1, 0)
 CLOUD_APP = UUri("cloud", 0x10AB, 1, 0)
 
@@ -401,3 +402,49 @@ def test_a_limit_changes_at_the_time_of_the_message_that_brought_the_change() ->
     bench.time.advance(ms=30)
     bench.publish()
     assert notified == [(50_000_000, delivery.period_since_ns)] == [(50_000_000, 30_000_000)]
+
+
+# --- kept values ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("config", [Config(), Config(mode="latest")])
+@pytest.mark.parametrize("late_ns", [1, 300 * MS, 999 * MS])
+def test_a_late_subscriber_has_the_kept_value_within_a_period(config: Config, late_ns: int) -> None:
+    bench = Bench(config)
+    bench.directory.subscribe(SPEED, CLOUD_APP, 1.0)
+    bench.publish(payload=b"live")
+    bench.advance_to(late_ns)
+    bench.dispatcher.send_to_subscriber(
+        "chassis", lambda: [publish(bench.ids.next(), SPEED, b"kept")], CLOUD_APP
+    )
+    bench.advance_to(late_ns + 1_000 * MS)
+    assert bench.got("cloud") == [b"live", b"kept"]
+    bench.advance_to(10_000 * MS)
+    assert bench.got("cloud") == [b"live", b"kept"]
+
+
+def test_a_kept_value_is_not_sent_again_after_a_newer_one() -> None:
+    bench = Bench(Config())
+    bench.directory.subscribe(SPEED, CLOUD_APP, 1.0)
+    bench.publish(payload=b"1")
+    bench.advance_to(300 * MS)
+    bench.dispatcher.send_to_subscriber(
+        "chassis", lambda: [publish(bench.ids.next(), SPEED, b"1")], CLOUD_APP
+    )
+    bench.advance_to(1_100 * MS)
+    bench.publish(payload=b"2")
+    bench.advance_to(10_000 * MS)
+    assert bench.got("cloud") == [b"1", b"2"]
+
+
+def test_a_kept_value_is_not_sent_again_after_an_unsubscribe() -> None:
+    bench = Bench(Config())
+    bench.directory.subscribe(SPEED, CLOUD_APP, 1.0)
+    bench.publish(payload=b"1")
+    bench.dispatcher.send_to_subscriber(
+        "chassis", lambda: [publish(bench.ids.next(), SPEED, b"1")], CLOUD_APP
+    )
+    bench.directory.unsubscribe(SPEED, CLOUD_APP)
+    bench.advance_to(10_000 * MS)
+    assert bench.got("cloud") == [b"1"]
+    assert bench.timers.next_due_ns is None

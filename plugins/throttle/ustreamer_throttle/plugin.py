@@ -158,7 +158,7 @@ class LatestFilter(PacedFilter):
         self._drop_excess(now_ns)
         return message if leaves else None
 
-    def departs_at(self, when_ns: int) -> bool:
+    def may_depart_at(self, when_ns: int) -> bool:
         # Before that, a message of the sampler only moves behind those that wait.
         release_gate = self._pacer.release_gate
         return release_gate is None or when_ns >= release_gate.due_ns

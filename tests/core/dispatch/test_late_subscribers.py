@@ -3,10 +3,7 @@
 
 from typing import TYPE_CHECKING
 
-from ustreamer.core.delivery.delivery import Delivery
-from ustreamer.core.delivery.ledger import Verdict
-from ustreamer.core.delivery.ports import Filter
-from ustreamer.uprotocol.umessage import UMessage, publish
+from ustreamer.uprotocol.umessage import publish
 from ustreamer.uprotocol.uuri import UUri
 
 if TYPE_CHECKING:
@@ -16,17 +13,6 @@ LIGHT = UUri("hpc", 7, 1, 0x8001)
 FIRST, SECOND = UUri("chassis", 1, 1, 0), UUri("chassis", 2, 1, 0)
 FLEET = UUri("cloud", 9, 1, 0)
 ECU_FIELD = UUri("chassis", 7, 1, 0x8001)
-
-
-class FirstOnly(Filter):
-    """Admits one message."""
-
-    def __init__(self) -> None:
-        self.admitted = 0
-
-    def admit(self, message: UMessage, now_ns: int) -> Verdict | None:
-        self.admitted += 1
-        return None if self.admitted == 1 else Verdict.THROTTLED
 
 
 def sent_to(world: "World", endpoint: str) -> list[tuple[UUri | None, bytes]]:
@@ -48,18 +34,6 @@ def test_a_multicast_domain_gets_the_message_once(world: "World") -> None:
     world.receive("chassis", publish(world.id(), ECU_FIELD, b"live"))
     world.dispatcher.send_to_subscriber("chassis", lambda: [publish(world.id(), ECU_FIELD, b"kept")], FLEET)
     assert sent_to(world, "backbone") == [(None, b"live"), (None, b"kept")]
-
-
-def test_a_rate_limit_does_not_hold_back_the_message(build: "type[World]") -> None:
-    def filters(delivery: Delivery) -> list[Filter]:
-        return [FirstOnly()]
-
-    world = build(filters=filters)
-    world.directory.subscribe(ECU_FIELD, FLEET)
-    for payload in (b"1", b"2"):
-        world.receive("chassis", publish(world.id(), ECU_FIELD, payload))
-    world.dispatcher.send_to_subscriber("chassis", lambda: [publish(world.id(), ECU_FIELD, b"2")], FLEET)
-    assert sent_to(world, "backbone") == [(None, b"1"), (None, b"2")]
 
 
 def test_a_subscriber_that_left_meanwhile_gets_nothing(world: "World") -> None:

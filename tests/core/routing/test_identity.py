@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.ledger import Verdict
+from ustreamer.core.delivery.ports import Filter
 from ustreamer.core.dispatch.explain import explain
 from ustreamer.core.routing.access import AccessPolicy, AccessRule
 from ustreamer.core.routing.identity import Identity, Peer
@@ -178,6 +180,25 @@ def test_a_plugin_decides_once_for_a_route_and_for_each_message_with_a_token(bui
     for token in ("a", "b", "a"):
         world.receive("backbone", with_token(publish(world.id(), TOPIC), token))
     assert [attributes.token for _, attributes in guard.asked] == [None, "a", "b", "a"]
+
+
+def test_a_denied_message_leaves_the_targets_of_its_topic_alone(build: "type[World]") -> None:
+    """Else each denied message would start the limits of the topic again."""
+    guard = Guard()
+    made: list[Delivery] = []
+
+    def filters(delivery: Delivery) -> list[Filter]:
+        made.append(delivery)
+        return []
+
+    world = build(authorise=guard, filters=filters)
+    world.directory.subscribe(OPEN_TOPIC, UUri("cloud", 9, 1, 0), 1_000)
+    for decision in (None, UStatus(UCode.PERMISSION_DENIED, "expired"), None):
+        guard.decision = decision
+        world.receive("chassis", with_token(publish(world.id(), OPEN_TOPIC), "t"))
+    assert len(made) == 1
+    world.send("backbone")
+    assert sorted(world.verdicts()) == sorted([Verdict.DELIVERED, Verdict.DENIED, Verdict.DELIVERED])
 
 
 def test_what_a_plugin_denies_is_denied_and_a_request_is_answered(build: "type[World]") -> None:

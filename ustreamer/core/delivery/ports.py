@@ -42,7 +42,7 @@ class Filter:
         """Return the held message if it is due, else None."""
         return None
 
-    def departs_at(self, when_ns: int) -> bool:
+    def may_depart_at(self, when_ns: int) -> bool:
         """Whether a held message may leave at the wake-up of `when_ns`. False: only the state of the filter changes then.
 
         A replay asks: a recording has the times at which messages left, and no other times of timers.

@@ -143,11 +143,6 @@ class DeliveryRegistry:
         for each in self:
             self._rebuild_filters_of(each, now_ns)
 
-    def restart_filters(self, delivery: Delivery, now_ns: int) -> None:
-        """Make the filters of one target again."""
-        if delivery.filter_calls:
-            self._rebuild_filters_of(delivery, now_ns)
-
     def _rebuild_filters_of(self, delivery: Delivery, now_ns: int) -> None:
         delivery.period_since_ns = now_ns
         factory = self._dispatcher.filters

@@ -14,6 +14,7 @@ operations, and nothing is locked within them.
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager
+from functools import partial
 from threading import Lock, RLock
 
 import msgspec
@@ -45,10 +46,11 @@ from ustreamer.uprotocol.ustatus import UCode, UStatus
 from ustreamer.uprotocol.uuid import UuidSource
 from ustreamer.uprotocol.uuri import UUri
 
-_RENEWED = -1
+_UNSEEN = -1
 """No version of a directory."""
 _MS_PER_DAY = 86_400_000
 _CLOSE_S = 2.0
+_MIN_PAUSE_NS = 1_000_000
 _REASONS = (
     "invalid",
     "spoofed",
@@ -91,6 +93,8 @@ class Ingress:
         self._routes_after_dedup = RouteCache(route_limit)
         self._deliveries = DeliveryRegistry(self, dispatcher, route_limit, self._on_topic_evicted)
         self._backlogs: set[BackloggedEgress] = set()
+        self._throttled_values: set[Delivery] = set()
+        """Targets whose kept publication is sent again after a period."""
 
     def dispatch(self, message: UMessage) -> None:
         """Decide about `message` and pass it to its targets. Never raises.
@@ -320,13 +324,12 @@ class Ingress:
             return tuple(
                 self._deliveries.for_unicast(each.endpoint, now_ns) for each in decision.targets
             ), decision
-        # A denied or deferred message does not withdraw the topic at the endpoint of its source.
-        is_forwarded = decision.reason is None and not decision.deferred
-        share = (
-            self._forwarding_share(attributes.source, decision.targets, now_ns)
-            if is_forwarded
-            else ForwardingShare(())
-        )
+        if decision.reason is not None or decision.deferred:
+            return (
+                (),
+                decision,
+            )  # of this message: other senders of the topic keep its targets and their limits
+        share = self._forwarding_share(attributes.source, decision.targets, now_ns)
         deliveries = self._deliveries.for_topic(attributes.source, share.targets, now_ns)
         if not share.deferred:
             return deliveries, decision
@@ -346,19 +349,39 @@ class Ingress:
         """Send the publications that `read` returns to one subscriber; in a multicast domain, to all there.
 
         `read` is called while no message is dispatched here, so that no newer message of a topic is sent before them.
-        The filters of the target start again: a rate limit does not hold back the first message for a subscriber.
+        What the limit of a target throttles is read and sent again a period later.
         """
         with self._lock:
             if self._closed is not None:
                 return
             endpoint = self._router.authority_table.endpoint_of(subscriber)
             for message in read():
-                now_ns = self._monotonic_ns()
-                for delivery in self._subscribed_deliveries(message.attributes, now_ns):
+                for delivery in self._subscribed_deliveries(message.attributes, self._monotonic_ns()):
                     if delivery.endpoint == endpoint and delivery.subscriber in {None, subscriber}:
-                        self._deliveries.restart_filters(delivery, now_ns)
-                        self.ledger.received += 1
-                        delivery.offer(message, now_ns)
+                        self._send_kept(delivery, message, read)
+
+    def _send_kept(
+        self, delivery: Delivery, message: UMessage, read: Callable[[], Iterable[UMessage]]
+    ) -> None:
+        now_ns, throttled = self._monotonic_ns(), delivery.throttled
+        self.ledger.received += 1
+        delivery.offer(message, now_ns)
+        if delivery.throttled > throttled and delivery.period_ns and delivery not in self._throttled_values:
+            self._throttled_values.add(delivery)
+            send = partial(self._send_again, read, delivery, delivery.delivered)
+            self._dispatcher.schedule(now_ns + max(delivery.period_ns, _MIN_PAUSE_NS), send)
+
+    def _send_again(self, read: Callable[[], Iterable[UMessage]], delivery: Delivery, delivered: int) -> None:
+        """Send the kept publication of a target, unless another one has left for it: `delivered` is the earlier count."""
+        with self._lock:
+            self._throttled_values.discard(delivery)
+            if self._closed is not None or delivery.delivered > delivered:
+                return
+            for message in read():
+                if message.attributes.source == delivery.topic and delivery in self._subscribed_deliveries(
+                    message.attributes, self._monotonic_ns()
+                ):
+                    self._send_kept(delivery, message, read)
 
     def _subscribed_deliveries(self, attributes: UAttributes, now_ns: int) -> tuple[Delivery, ...]:
         try:
@@ -612,19 +635,19 @@ class Ingress:
                 (key.source, key.sink, key.ttl) if isinstance(key, UAttributes) else (*key, None)
             )
             if address in (source, sink):
-                is_current = route.version != _RENEWED
+                is_current = route.version != _UNSEEN
                 found.append(
                     ObservedRoute(self.name, source, sink, route.decision, ttl, route.first_ms, is_current)
                 )
         return found
 
-    def renew_routes(self, sink: UUri) -> None:
-        """Look up the route of the next message to `sink` again, which shows in `observed_routes`. No effect else."""
+    def mark_routes_unseen(self, sink: UUri) -> None:
+        """Until their next message, the routes to `sink` are not current in `observed_routes`."""
         with self._lock:
             for routes in (self._routes, self._routes_after_dedup):
                 for key, route in list(routes.items()):
                     if isinstance(key, UAttributes) and key.sink == sink:
-                        routes[key] = msgspec.structs.replace(route, version=_RENEWED)
+                        routes[key] = msgspec.structs.replace(route, version=_UNSEEN)
 
     @property
     def forgets_routes(self) -> bool:

@@ -134,7 +134,7 @@ def _authority_of(key: CacheKey) -> str:
 class ObservedRoute(msgspec.Struct, frozen=True):
     """The decision for messages that have come in at `ingress`, the first one at `first_ms`.
 
-    `is_current`: one came in since `Ingress.renew_routes`.
+    `is_current`: one came in since `Ingress.mark_routes_unseen`.
     """
 
     ingress: str

@@ -141,7 +141,7 @@ class _Collector:
     def about_method(self, method: UUri, source: UUri | None) -> Evidence:
         ingresses = self._sources.dispatcher.ingresses()
         for each in ingresses:
-            each.renew_routes(method)
+            each.mark_routes_unseen(method)
         self._take_sample([], lambda: self._awaits_call(method))
         home = self._router.authority_table.endpoint_of(method)
         callers = self._callers(home) if source is None else [source]

@@ -86,7 +86,7 @@ class OfflineIngress(Ingress):
         self._releases = releases
 
     def wake_at(self, when_ns: int, delivery: Delivery, holder: Filter) -> None:
-        if holder.departs_at(when_ns):
+        if holder.may_depart_at(when_ns):
             when_ns = self._recorded_release(when_ns, delivery)
         super().wake_at(when_ns, delivery, holder)
 
