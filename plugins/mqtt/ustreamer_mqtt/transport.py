@@ -168,7 +168,7 @@ class MqttTransport(EndpointTransport):
         """See EndpointTransport; the link is up while the broker accepts this client and its subscriptions."""
         self._link_watchers.append(changed)
 
-    def _on_listener_error(self, error: Exception, message: UMessage) -> None:
+    def _on_listener_error(self, error: BaseException, message: UMessage) -> None:
         extra = {"endpoint": self._name, "message_id": str(message.id)}
         log.error("mqtt.listener_failed", exc_info=error, extra=extra)
 

@@ -290,7 +290,7 @@ class WampTransport(EndpointTransport):
             self._listeners.deliver(message)
         return True
 
-    def _on_listener_error(self, error: Exception, message: UMessage) -> None:
+    def _on_listener_error(self, error: BaseException, message: UMessage) -> None:
         """Log the first error of its type."""
         extra = {"endpoint": self._context.name, "message_id": str(message.id)}
         log.error("wamp.listener_failed", exc_info=error, extra=extra)

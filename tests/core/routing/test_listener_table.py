@@ -62,7 +62,7 @@ def test_an_empty_authority_in_a_filter_is_that_of_the_table(table: ListenerTabl
 def test_errors_of_listeners_are_counted_and_the_first_of_each_type_is_reported(
     table: ListenerTable, errors: Errors
 ) -> None:
-    raised = iter([ValueError("one"), ValueError("two"), KeyError("three")])
+    raised = iter([ValueError("one"), ValueError("two"), SystemExit("three")])
     received: list[UMessage] = []
 
     def broken(message: UMessage) -> None:
@@ -72,7 +72,7 @@ def test_errors_of_listeners_are_counted_and_the_first_of_each_type_is_reported(
     table.register(TOPIC, None, received.append)
     sent = [publish(IDS.next(), TOPIC) for _ in range(3)]
     assert [table.deliver(message) for message in sent] == [True] * 3
-    assert [(str(error), message) for error, message in errors] == [("one", sent[0]), ("'three'", sent[2])]
+    assert [(str(error), message) for error, message in errors] == [("one", sent[0]), ("three", sent[2])]
     assert (table.listener_errors, received) == (3, sent)
 
 

@@ -435,16 +435,20 @@ def test_a_batch_reaches_single_message_listeners_and_each_of_several() -> None:
 
 
 class Failing(BatchRecorder):
+    error: BaseException = RuntimeError("no")
+
     def on_batch(self, messages: Sequence[UMessage]) -> None:
         super().on_batch(messages)
-        raise RuntimeError("no")
+        raise self.error
 
 
+@pytest.mark.parametrize("error", [RuntimeError("no"), SystemExit("no")])
 def test_a_failing_batch_listener_is_counted_and_logged_with_the_first_message(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, error: BaseException
 ) -> None:
     receiving, messages = SubscriptionRig(), published(2 * MAX_BATCH)
     failing = Failing()
+    failing.error = error
     receiving.subscription.set_listeners((ListenerEntry(failing, CoveredFilters()),))
     with caplog.at_level(logging.ERROR, "ustreamer.zenoh"):
         receiving.run_samples(list(map(sample, messages)))

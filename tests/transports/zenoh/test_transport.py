@@ -430,7 +430,7 @@ def test_only_overlapping_filters_are_evaluated_per_message(
     transport = endpoint(ALPHA, listen=("tcp/127.0.0.1:1",))
     transport.register_listener(*one, print)
     transport.register_listener(*other, print)
-    assert [len(call.delivered.filters) for call in transport._subscriptions[other]._listeners] == [
+    assert [len(call.covered.filters) for call in transport._subscriptions[other]._listeners] == [
         int(overlap)
     ]
 

@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from ustreamer.core.delivery.plugin_errors import FOREIGN_ERRORS
 from ustreamer.core.routing.sublist import Sublist
 from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.umessage import UMessage
@@ -36,7 +37,7 @@ class ListenerTable:
         self,
         owner: object,
         authority: str,
-        on_error: Callable[[Exception, UMessage], None],
+        on_error: Callable[[BaseException, UMessage], None],
         max_listeners: int = MAX_LISTENERS,
     ) -> None:
         self._owner = owner
@@ -46,7 +47,7 @@ class ListenerTable:
         self._lock = Lock()
         self._registrations: dict[_Registration, None] = {}
         self._by_source: Sublist[_Registration] = Sublist()
-        self._reported: set[type[Exception]] = set()
+        self._reported: set[type[BaseException]] = set()
         self.received = 0
         self.listener_errors = 0
 
@@ -107,13 +108,13 @@ class ListenerTable:
                 called.add(listener)
                 try:
                     listener(message)
-                except Exception as error:  # noqa: BLE001  # foreign code on the thread of the transport
+                except FOREIGN_ERRORS as error:  # foreign code on the thread of the transport
                     self._count_error(error, message)
         with self._lock:
             self.received += bool(called)
         return bool(called)
 
-    def _count_error(self, error: Exception, message: UMessage) -> None:
+    def _count_error(self, error: BaseException, message: UMessage) -> None:
         with self._lock:
             self.listener_errors += 1
             first = type(error) not in self._reported

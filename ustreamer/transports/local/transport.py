@@ -165,7 +165,7 @@ class LocalTransport(EndpointTransport):
     def _listens_to(self, topic: UUri) -> bool:
         return self._state == "open" and self._listeners.listens_to(topic)
 
-    def _on_listener_error(self, error: Exception, message: UMessage) -> None:
+    def _on_listener_error(self, error: BaseException, message: UMessage) -> None:
         """Log the first error of its type."""
         extra = {"authority": self.authority, "message_id": str(message.id)}
         log.error("local.listener_failed", exc_info=error, extra=extra)

@@ -86,7 +86,7 @@ _QUERY_TIMEOUT_S: Final = 1.0
 class UnconfirmedSpan(msgspec.Struct, frozen=True):
     """Puts from `begin_ns` to `end_ns` are not known to have arrived.
 
-    Not for publishers that lost their subscribers at `excluded_from_ns` or later: `ZenohSender.unconfirmed` judges the
+    Not for publishers that lost their subscribers at `excluded_from_ns` or later: `PossibleLosses.unconfirmed` judges the
     puts of each by its own `lost_ns`.
     """
 

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple, cast
 import zenoh
 from zenoh.handlers import FifoChannel
 
+from ustreamer.core.delivery.plugin_errors import FOREIGN_ERRORS
 from ustreamer.transport_port import ReceivingThread
 from ustreamer.transports.zenoh.decoder import SampleDecoder, SampleRefusal, SampleRefusalReason
 from ustreamer.transports.zenoh.keys import NO_SINK, filter_key
@@ -84,7 +85,7 @@ class ListenerEntry(NamedTuple):
     """A listener, and its earlier filters that overlap with those of this subscription."""
 
     listener: Listener
-    delivered: CoveredFilters
+    covered: CoveredFilters
 
 
 class ZenohSubscription:
@@ -115,7 +116,7 @@ class ZenohSubscription:
         self._endpoint = endpoint
         self._queue = queue_samples
         self._decoder = SampleDecoder()
-        self._reported: set[type[Exception]] = set()
+        self._reported: set[type[BaseException]] = set()
         self._delivery_lock = RLock()
         self._when_read: deque[Callable[[], None]] = deque()
         self._subscriber: zenoh.Subscriber[zenoh.Handler[zenoh.Sample]] | None = None
@@ -252,31 +253,31 @@ class ZenohSubscription:
         """Call the listeners: one listener that takes batches with all messages, others with each message."""
         listeners = self._listeners
         if len(messages) > 1 and len(listeners) == 1:
-            listener, delivered = listeners[0]
+            listener, covered = listeners[0]
             on_batch = batch_listener_of(listener)
             if on_batch is not None:
-                if delivered.filters:
-                    messages = delivered.uncovered(messages)
+                if covered.filters:
+                    messages = covered.uncovered(messages)
                     if not messages:
                         return
                 with self._delivery_lock:
                     try:
                         on_batch(messages)
-                    except Exception as error:  # noqa: BLE001  # as below; `on_batch` must not raise
+                    except FOREIGN_ERRORS as error:  # as below; `on_batch` must not raise
                         self._listener_failed(messages[0], error)
                 return
         for message in messages:
             with self._delivery_lock:
-                for listener, delivered in self._listeners:
-                    if delivered.filters and delivered.is_covered(message):
+                for listener, covered in self._listeners:
+                    if covered.filters and covered.is_covered(message):
                         continue
                     try:
                         listener(message)
                     # Foreign code must not end the receiving thread: counted each time, logged once per type.
-                    except Exception as error:  # noqa: BLE001
+                    except FOREIGN_ERRORS as error:
                         self._listener_failed(message, error)
 
-    def _listener_failed(self, message: UMessage, error: Exception) -> None:
+    def _listener_failed(self, message: UMessage, error: BaseException) -> None:
         self.listener_errors += 1
         if type(error) not in self._reported:
             self._reported.add(type(error))

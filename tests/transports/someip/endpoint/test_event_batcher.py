@@ -40,7 +40,7 @@ class Scene:
     def _deliver_one(self, message: UMessage) -> None:
         self.alone.append(message.payload)
 
-    def _on_listener_failed(self, error: Exception, message: UMessage) -> None:
+    def _on_listener_failed(self, error: BaseException, message: UMessage) -> None:
         self.failed.append((str(error), message.payload))
 
     def arrive(self, *events: tuple[UAttributes, bytes]) -> None:

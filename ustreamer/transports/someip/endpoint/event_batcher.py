@@ -7,6 +7,7 @@ cheaper for a batch. In: attributes and datagrams of events, and messages. Out: 
 
 from collections.abc import Callable, Sequence
 
+from ustreamer.core.delivery.plugin_errors import FOREIGN_ERRORS
 from ustreamer.uprotocol.batch import MessageBatch
 from ustreamer.uprotocol.uattributes import UAttributes
 from ustreamer.uprotocol.umessage import UMessage
@@ -21,7 +22,7 @@ class EventBatcher:
         make_messages: Callable[[Sequence[UAttributes], Sequence[bytes], Sequence[int]], Sequence[UMessage]],
         listeners_for: Callable[[UAttributes], tuple[Listener, ...]],
         deliver_one: Callable[[UMessage], None],
-        on_listener_failed: Callable[[Exception, UMessage], None],
+        on_listener_failed: Callable[[BaseException, UMessage], None],
     ) -> None:
         """`make_messages` turns attributes, datagrams and their times into messages. `deliver_one` delivers to several listeners
         or to none.
@@ -90,7 +91,7 @@ class EventBatcher:
                 self.delivered_in_batches += len(messages)
                 try:
                     on_batch(messages)
-                except Exception as error:  # noqa: BLE001  # foreign code, which must not raise
+                except FOREIGN_ERRORS as error:  # foreign code, which must not raise
                     self._on_listener_failed(error, messages[0])
                 return
         for message in messages:

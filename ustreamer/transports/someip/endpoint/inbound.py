@@ -15,6 +15,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Final
 
 from ustreamer.core.base.intrusions import PeerRefusals
+from ustreamer.core.delivery.plugin_errors import FOREIGN_ERRORS
 from ustreamer.transports.someip.endpoint.event_batcher import EventBatcher
 from ustreamer.transports.someip.endpoint.listeners import Listeners
 from ustreamer.transports.someip.protocol.addresses import Address, TcpAddress, format_address
@@ -85,7 +86,7 @@ class Inbound:
         self._batcher = EventBatcher(
             exchange.event_messages, listeners.listeners_for, self.deliver, self._listener_failed
         )
-        self._reported: set[type[Exception]] = set()
+        self._reported: set[type[BaseException]] = set()
         self._refused = dict.fromkeys([*_REASONS, *reasons], 0)
         self.refused_by_host = PeerRefusals()
         self._datagrams = self._received = self._no_listener = self._listener_errors = 0
@@ -204,10 +205,10 @@ class Inbound:
         for listener in listeners:
             try:
                 listener(message)
-            except Exception as error:  # noqa: BLE001  # foreign code: reported, and the next datagram is processed
+            except FOREIGN_ERRORS as error:  # reported, and the next datagram is processed
                 self._listener_failed(error, message)
 
-    def _listener_failed(self, error: Exception, message: UMessage) -> None:
+    def _listener_failed(self, error: BaseException, message: UMessage) -> None:
         self._listener_errors += 1
         if type(error) not in self._reported:
             self._reported.add(type(error))

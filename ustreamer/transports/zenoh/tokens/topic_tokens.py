@@ -57,7 +57,7 @@ class TopicTokens:
         """Call `on_change` with the added and the removed advertisements. Call before `start`."""
         self._watchers.append(on_change)
 
-    # --- our sequences --------------------------------------------------------------------------------------
+    # --- our advertisements --------------------------------------------------------------------------------------
 
     def start(self, session: zenoh.Session) -> None:
         """Allow advertisements."""
