@@ -22,7 +22,7 @@ from ustreamer_usubscription.store.store import SubscriptionStore, put_subscript
 
 from benchmarks.subscriptions import subscription_entry
 from ustreamer.core.base.clock import Clock
-from ustreamer.core.delivery.delivery import Delivery, settle_delivered
+from ustreamer.core.delivery.delivery import Delivery, settle_all_delivered
 from ustreamer.core.delivery.ledger import Ledger, Verdict
 from ustreamer.core.delivery.ports import SendBatch, SendOne
 from ustreamer.core.dispatch.dispatcher import Dispatcher
@@ -62,7 +62,7 @@ class DiscardingEgress:
         *,
         has_ttl: bool,
     ) -> None:
-        settle_delivered(deliveries, self.ledger, messages, times_ns)
+        settle_all_delivered(deliveries, self.ledger, messages, times_ns)
 
     def transmitter(self, subscriber: UUri | None) -> SendOne:
         return lambda message: None

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ustreamer.core.delivery.delivery import Delivery, settle_delivered
+from ustreamer.core.delivery.delivery import Delivery, settle_all_delivered
 from ustreamer.core.delivery.ledger import Verdict
 from ustreamer.core.delivery.outgoing_batch import OutgoingBatch
 from ustreamer.uprotocol.umessage import publish
@@ -67,7 +67,7 @@ def test_settling_messages_with_their_deliveries_equals_settling_each(
         targets = [Delivery(ingress, world.egress["backbone"], topic) for topic in TOPICS]
         deliveries = [targets[n % 3] for n in range(6)]
         if together:
-            settle_delivered(deliveries, ingress.ledger, messages, range(6))
+            settle_all_delivered(deliveries, ingress.ledger, messages, range(6))
         else:
             for n, (delivery, message) in enumerate(zip(deliveries, messages, strict=True)):
                 delivery.settle(ingress.ledger, message, Verdict.DELIVERED, n, n, None, 1, n)

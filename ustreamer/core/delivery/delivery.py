@@ -428,7 +428,7 @@ class Delivery:
 
 # Fast path of Delivery.settle, which is its oracle; compared by tests/core/delivery/test_outgoing_batch.py::
 # test_settling_messages_with_their_deliveries_equals_settling_each
-def settle_delivered(
+def settle_all_delivered(
     deliveries: Sequence[Delivery], ledger: Ledger, messages: Sequence[UMessage], times_ns: Sequence[int]
 ) -> None:
     """`Delivery.settle_delivered` of each message with its own delivery. All deliveries have one owner."""

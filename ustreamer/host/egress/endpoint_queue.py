@@ -22,7 +22,7 @@ from threading import current_thread
 import msgspec
 
 from ustreamer.core.base.clock import Clock
-from ustreamer.core.delivery.delivery import Delivery, settle_delivered
+from ustreamer.core.delivery.delivery import Delivery, settle_all_delivered
 from ustreamer.core.delivery.expiry import Expiry
 from ustreamer.core.delivery.ledger import Ledger, Verdict
 from ustreamer.core.delivery.plugin_errors import FOREIGN_ERRORS
@@ -270,7 +270,7 @@ class EndpointQueue(SendWorker):
             size = self._size_of(messages)
         if taken:
             self._credit -= size
-            settle_delivered(deliveries, self.ledger, messages, times_ns)
+            settle_all_delivered(deliveries, self.ledger, messages, times_ns)
         return taken
 
     @staticmethod

@@ -254,7 +254,7 @@ class Streamer:
     def _endpoint_of(self, authority: str) -> str | None:
         return self._authority_table.endpoint_of_authority(authority)
 
-    def _replan(self) -> None:
+    def _invalidate_routes(self) -> None:
         self.dispatcher.invalidate_routes()
 
     def _on_dead_letter(self, letter: DeadLetter) -> None:
@@ -289,7 +289,8 @@ class Streamer:
     ) -> SubscriptionDirectory:
         directories = [*directories_found, self._configured_subscriptions]
         transport_directories = (
-            transport.subscription_directory(self._replan) for transport in self.transports.values()
+            transport.subscription_directory(self._invalidate_routes)
+            for transport in self.transports.values()
         )
         return merge_directories(directories, [each for each in transport_directories if each is not None])
 
@@ -317,7 +318,7 @@ class Streamer:
             holders = {
                 name
                 for name, transport in self.transports.items()
-                if transport.subscription_directory(self._replan) is not None
+                if transport.subscription_directory(self._invalidate_routes) is not None
             }
             directory = DirectoryBehind(directory, holders, self._authority_table.endpoint_of)
         merged = self._with_configured_subscriptions([directory])
