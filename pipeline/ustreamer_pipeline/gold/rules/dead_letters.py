@@ -5,6 +5,7 @@ from collections import Counter
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from ustreamer_pipeline.gold.rules.run import TARGET, Finding, Row, RunRows, RunRule, RunTables
 from ustreamer_pipeline.replay.rows import Ints
@@ -18,6 +19,16 @@ def dead_letter_topic(gateway: str) -> str:
 def _dead_letter_rows(run: RunTables) -> Ints:
     """Numbers of the rows with a dead letter, in order."""
     return np.array(sorted({row["seq"] for row in run.dead_letters}), dtype=np.int64)
+
+
+def _are_in(numbers: Ints, letters: Ints) -> npt.NDArray[np.bool_]:
+    """Which numbers have a dead letter. `letters` are sorted: one search per row takes half the time of `np.isin`."""
+    if not len(letters):
+        return np.zeros(len(numbers), dtype=np.bool_)
+    at = np.searchsorted(letters, numbers)
+    at[at == len(letters)] = 0
+    found: npt.NDArray[np.bool_] = letters[at] == numbers
+    return found
 
 
 class DeadLetters(RunRule):
@@ -45,12 +56,11 @@ class DeadLetters(RunRule):
                 )
 
     def feed(self, rows: RunRows) -> None:
-        if not len(self._letters):
-            return
-        for row in np.flatnonzero(np.isin(rows["seq"], self._letters)).tolist():
+        with_letter = np.flatnonzero(_are_in(rows["seq"], self._letters))
+        for row in with_letter.tolist():
             self._compare(rows, row, self._letter_of[int(rows["seq"][row])])
-        at = np.flatnonzero(~rows.is_verdict("EXPIRED", "DEAD_LETTERED"))
-        for row in at[np.isin(rows["seq"][at], self._letters)].tolist():
+        failed = rows.is_verdict("EXPIRED", "DEAD_LETTERED")
+        for row in with_letter[~failed[with_letter]].tolist():
             expected, found = (
                 "dead letters of EXPIRED or DEAD_LETTERED",
                 f"one of {rows.text('verdict', row)}",
@@ -99,7 +109,7 @@ class MissingDeadLetters(RunRule):
         failed = rows.is_verdict("EXPIRED", "DEAD_LETTERED")
         failed &= rows["source"] != rows.number(dead_letter_topic(self.run.gateway))
         at = np.flatnonzero(failed)
-        for row in at[~np.isin(rows["seq"][at], self._letters)].tolist():
+        for row in at[~_are_in(rows["seq"][at], self._letters)].tolist():
             verdict = rows.text("verdict", row)
             self._add_row(rows, row, rows.text("source", row), f"a dead letter of {verdict}", "none")
         self._last_seq = max(self._last_seq, int(rows["seq"].max(initial=-1)))

@@ -2,13 +2,13 @@
 """Rows of publications, grouped in columns for the rules on targets. Pure."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ustreamer_pipeline.gold.rules.run import Columns, RunRows
-from ustreamer_pipeline.groups import Groups, distinct, starts_of_equal, stretches
+from ustreamer_pipeline.groups import Groups, distinct, stable_order, starts_of_equal, stretches
 from ustreamer_pipeline.replay.rows import Ints
 
 
@@ -28,10 +28,14 @@ class Example(NamedTuple):
         )
 
 
+MESSAGE_KEY: Final = ("id_msb", "id_lsb", "ingress", "source")
+"""Columns with equal values in the rows of one message."""
+
+
 def message_starts(rows: Columns) -> tuple[Ints, Ints]:
     """Start of each message, and the message of each row. Rows of a message are together."""
-    starts = starts_of_equal(*(rows[name] for name in ("id_msb", "id_lsb", "ingress", "source")))
-    return starts, np.repeat(np.arange(len(starts)), np.diff(starts, append=len(rows["seq"])))
+    starts = starts_of_equal(*(rows[name] for name in MESSAGE_KEY))
+    return starts, np.repeat(np.arange(len(starts)), np.diff(starts, append=len(rows["source"])))
 
 
 def places_by_value(column: npt.NDArray[Any]) -> Iterator[tuple[int, Ints]]:
@@ -39,7 +43,7 @@ def places_by_value(column: npt.NDArray[Any]) -> Iterator[tuple[int, Ints]]:
     if len(column) and bool((column == column[0]).all()):
         yield int(column[0]), np.arange(len(column))
         return
-    order = np.argsort(column, kind="stable")
+    order = stable_order(column)
     values = column[order]
     for start, end in stretches(starts_of_equal(values), len(order)):
         yield int(values[start]), order[start:end]
@@ -51,17 +55,29 @@ def distinct_values(rows: RunRows, where: npt.NDArray[np.bool_], *names: str) ->
     return distinct([rows[name][at] for name in names])
 
 
+def _first_by_seq(seq: Ints, order: Ints, starts: Ints, counts: Ints) -> Ints:
+    """The position of the least seq in each group of `order`."""
+    if not len(starts):
+        return starts
+    ordered = seq[order]
+    least = np.repeat(np.minimum.reduceat(ordered, starts), counts)
+    places = np.flatnonzero(ordered == least)
+    # A number may be there twice: the first one counts.
+    found: Ints = order[places[starts_of_equal(np.repeat(np.arange(len(starts)), counts)[places])]]
+    return found
+
+
 def examples(
     columns: Sequence[npt.NDArray[Any]], rows: Columns
 ) -> Iterator[tuple[tuple[int, ...], int, Example]]:
     """Rows with equal values of these columns: the values, the position of the first by seq, and the example."""
     groups = Groups()
     number = groups.numbers(columns)
-    order = np.lexsort((rows["seq"], number))
+    order = stable_order(number)
     starts = starts_of_equal(number[order])
     counts = np.diff(starts, append=len(order))
     arrived = np.minimum.reduceat(rows["arrived_ns"][order], starts) if len(starts) else starts
-    first = order[starts]
+    first = _first_by_seq(rows["seq"], order, starts, counts)
     places = (
         each.tolist() for each in (first, rows["seq"][first], rows["received_us"][first], arrived, counts)
     )

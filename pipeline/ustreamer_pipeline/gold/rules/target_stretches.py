@@ -14,6 +14,7 @@ from ustreamer_pipeline.gold.predicted_targets import PublicationTarget
 from ustreamer_pipeline.gold.rules.expiry import is_from_disk
 from ustreamer_pipeline.gold.rules.run import Columns, Mask, RunRows, RunTables, take_rows
 from ustreamer_pipeline.gold.rules.target_rows import (
+    MESSAGE_KEY,
     Example,
     distinct_values,
     examples,
@@ -31,6 +32,7 @@ MAX_HOLD_NS: Final = 60_000_000_000
 """Rows of one message are together within its longest period, up to this one."""
 
 _LEAST: Final = -(1 << 63)
+_MAX_BITS: Final = 40
 
 
 class TargetStretch(NamedTuple):
@@ -106,7 +108,11 @@ class TargetStretches:
 
     def end(self) -> Iterator[DoubledTarget]:
         """The run has no more rows. Returns targets that got a message twice."""
-        return iter(()) if self._waiting is None else self._collect_reached(_by_message(self._waiting))
+        return (
+            iter(())
+            if self._waiting is None
+            else self._collect_reached(take_rows(self._waiting, _order_by_message(self._waiting)))
+        )
 
     def _learn_endpoints(self, rows: RunRows) -> None:
         """A target shows its subscriber or sink behind its egress, an accepted message its source behind its ingress."""
@@ -166,11 +172,11 @@ class TargetStretches:
         self._waiting = dict(rows)
         if len(rows["seq"]) <= WAITING_ROWS:
             return iter(())
-        rows = _by_message(rows)
-        starts, number = message_starts(rows)
-        ready = (np.minimum.reduceat(rows["arrived_ns"], starts) < border_ns)[number]
-        self._waiting = take_rows(rows, np.flatnonzero(~ready))
-        return self._collect_reached(take_rows(rows, np.flatnonzero(ready)))
+        order = _order_by_message(rows)
+        starts, number = message_starts({name: rows[name][order] for name in MESSAGE_KEY})
+        ready = (np.minimum.reduceat(rows["arrived_ns"][order], starts) < border_ns)[number]
+        self._waiting = take_rows(rows, order[~ready])
+        return self._collect_reached(take_rows(rows, order[ready]))
 
     def _collect_reached(self, rows: Columns) -> Iterator[DoubledTarget]:
         """Rows of whole messages, in order of messages."""
@@ -195,6 +201,8 @@ class TargetStretches:
             here = frozenset(targets[each] for each in place[heads["start"][at] : heads["end"][at]].tolist())
             reached = ReachedTargets(self._text(source), self._text(ingress), here, first, last)
             _merge(self.reached, reached, example)
+        if not _may_be_doubled(place, starts):
+            return iter(())
         return self._doubled(rows, number * len(targets) + place)
 
     def _may_be_unread(self, arrived_ns: Ints) -> Mask:
@@ -223,10 +231,19 @@ class TargetStretches:
             )
 
 
-def _by_message(rows: Columns) -> dict[str, npt.NDArray[Any]]:
-    """The rows sorted, those of one message together."""
-    order = np.lexsort((rows["seq"], rows["id_msb"], rows["id_lsb"], rows["ingress"], rows["source"]))
-    return take_rows(rows, order)
+def _may_be_doubled(place: Ints, starts: Ints) -> bool:
+    """Whether a message has two rows of one target, or there are too many targets for this test, which needs no sort."""
+    if int(place.max()) >= _MAX_BITS:
+        return True
+    bits = np.int64(1) << place
+    # The sum of bits exceeds their union exactly if one is there twice.
+    return bool((np.add.reduceat(bits, starts) != np.bitwise_or.reduceat(bits, starts)).any())
+
+
+def _order_by_message(rows: Columns) -> Ints:
+    """Permutation that puts the rows of one message together, by seq."""
+    order: Ints = np.lexsort((rows["seq"], rows["id_msb"], rows["id_lsb"], rows["ingress"], rows["source"]))
+    return order
 
 
 def _random_numbers(count: int) -> Ints:
