@@ -2,7 +2,7 @@
 """Gives receipts for received messages, and drops copies of messages received before.
 
 In: the messages of the endpoint, between its subscribers and its listener (`listener`). Out: new messages to the
-listener, and every 50 ms (every 40 ms if durable) one put with the ids of what the listener took since then. A copy
+listener, and every 50 ms one put with the ids of what the listener took since then. A copy
 gets a receipt again: the sender made it because it had none.
 
 A durable endpoint gives a receipt when the message was sent on or is on disk (`ReceivedStore`). Its last ids are on
@@ -42,7 +42,7 @@ RECENT_IDS: Final = 65_536
 """Copies of at least this number of messages are detected: as many as a sender keeps without a receipt."""
 _INTERVAL_S: Final = 0.05
 """Between two receipts. A receipt costs 0.1 ms here and 0.06 ms at the sender, and both wake threads for it."""
-_DURABLE_INTERVAL_S: Final = 0.02
+_DURABLE_INTERVAL_S: Final = 0.025
 """For a durable endpoint: a kill may make copies of what is not on disk. A receipt is given each second time."""
 _RECEIPT_BYTES: Final = 4_096 * ID_BYTES
 _LAST_TRIES: Final = 10
