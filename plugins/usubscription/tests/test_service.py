@@ -1051,11 +1051,43 @@ def test_each_subscribe_is_reported_also_a_repeated_one(rig: "ServiceRig") -> No
     assert reported == [(TOPIC, APP), (TOPIC, APP)]
 
 
-def test_a_change_of_an_operator_during_a_stop_is_refused_at_once(rig: "ServiceRig") -> None:
-    with rig.service_blocked(), ThreadPoolExecutor() as threads:
-        stop = threads.submit(rig.stop)
-        rig.wait_until(lambda: rig.plugin.service._inbox.closed, "the stop")
-        change = threads.submit(rig.plugin.service.change, RemovalPattern(ANY, ANY))
-        with pytest.raises(UStatusError, match="stopped"):
-            change.result(DEADLINE_S)
-    stop.result(DEADLINE_S)
+@pytest.mark.parametrize("moment", ["before the inbox closes", "after it"])
+def test_a_change_of_an_operator_during_a_stop_is_refused_or_made(rig: "ServiceRig", moment: str) -> None:
+    """Never left without an outcome."""
+    service = rig.plugin.service
+    with ThreadPoolExecutor() as threads:
+        with rig.service_blocked():
+            if moment == "before the inbox closes":
+                change = threads.submit(service.change, RemovalPattern(ANY, ANY))
+                rig.wait_until(lambda: bool(service._operator_changes), "the change")
+            stop = threads.submit(rig.stop)
+            rig.wait_until(lambda: service._inbox.closed, "the stop")
+            if moment == "after it":
+                change = threads.submit(service.change, RemovalPattern(ANY, ANY))
+                with pytest.raises(UStatusError, match="stopped"):
+                    change.result(DEADLINE_S)
+        stop.result(DEADLINE_S)
+        if moment == "before the inbox closes":
+            assert change.result(DEADLINE_S) == 0
+
+
+def test_a_change_of_an_operator_is_refused_when_the_service_fails(
+    rig: "ServiceRig", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = rig.plugin.service
+    failed = threading.Event()
+
+    def fail() -> None:
+        failed.set()
+        wait_for_change()
+        raise RuntimeError("defect")
+
+    def wait_for_change() -> None:
+        rig.wait_until(lambda: bool(service._operator_changes), "the change")
+
+    monkeypatch.setattr(service._inbox, "wait_batch", fail)
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    service._inbox.wake()
+    assert failed.wait(DEADLINE_S)
+    with pytest.raises(UStatusError, match="stopped"):
+        service.change(RemovalPattern(ANY, ANY))

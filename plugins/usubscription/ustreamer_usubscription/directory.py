@@ -154,7 +154,8 @@ class InMemoryDirectory:
 
     def list_subscriptions(self) -> Iterator[SubscriptionRecord]:
         """All subscriptions, in no order. From any thread: loaded ones are decoded again and not kept."""
-        compact, by_topic = self._compact, self._by_topic.copy()
+        with self._decode_lock:
+            compact, by_topic = self._compact, self._by_topic.copy()
         yield from chain.from_iterable(by_topic.values())
         yield from (entry for entry in compact.read_all() if entry.topic not in by_topic)
 

@@ -12,7 +12,7 @@ of another one.
 
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from threading import Thread
 from typing import TYPE_CHECKING, Final
@@ -320,15 +320,19 @@ class UsubscriptionService:
         except TimeoutError as error:
             raise UStatusError(UCode.DEADLINE_EXCEEDED, "the disk has not answered") from error
 
-    def _refuse_operator_changes(self) -> None:
-        with suppress(IndexError):  # empty: two threads may call this
+    def _pop_operator_changes(self) -> "Iterator[PendingChange]":
+        """Each once: two threads may call this."""
+        with suppress(IndexError):
             while True:
-                stopped = UStatusError(UCode.UNAVAILABLE, "core.usubscription has stopped")
-                self._operator_changes.popleft().done.set_exception(stopped)
+                yield self._operator_changes.popleft()
+
+    def _refuse_operator_changes(self) -> None:
+        for pending in self._pop_operator_changes():
+            stopped = UStatusError(UCode.UNAVAILABLE, "core.usubscription has stopped")
+            pending.done.set_exception(stopped)
 
     def _process_operator_changes(self) -> None:
-        while self._operator_changes:
-            pending = self._operator_changes.popleft()
+        for pending in self._pop_operator_changes():
             transaction = Transaction(self._state, self._config, self._context.clock.wall_ms())
             try:
                 changed = pending.change.apply(self._state, transaction)

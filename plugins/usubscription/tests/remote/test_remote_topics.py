@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The combined subscription of all clients of a remote topic."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from ustreamer.uprotocol.pb.usubscription_v3 import (
     SubscriptionStatus,
     Update,
 )
-from ustreamer.uprotocol.umessage import UMessage, notification
+from ustreamer.uprotocol.umessage import UMessage, notification, response
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuid import UuidSource
 from ustreamer.uprotocol.uuri import UUri
@@ -114,26 +115,59 @@ def test_a_remote_topic_that_is_not_subscribed_is_not_kept() -> None:
     assert (remotes.find(TOPIC), remotes.count) == (None, 0)
 
 
-def test_subscriptions_that_only_the_other_device_has_are_ended_within_a_bound(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The other device chooses their number, and may never answer."""
-    monkeypatch.setattr("ustreamer_usubscription.remote.remote_topics.MAX_ORPHAN_UNSUBSCRIBES", 10)
-    state, upstream = subscribed()
+def notify_subscribed(upstream: RemoteTopics, state: ServiceState, topics: Iterable[UUri]) -> None:
+    """The devices of these topics report subscriptions of ours."""
     ids = UuidSource(lambda: 1)
-    sent: list[UMessage] = []
-    for number in range(100):
-        topic = TOPIC.with_resource(0x8000 + number)
+    for topic in topics:
         update = Update(
             topic=topic.to_pb(),
             subscriber=SubscriberInfo(uri=UUri("a", 0, 3, 0).to_pb()),
             status=SubscriptionStatus(state=SubscriptionStatus.SUBSCRIBED),
         )
-        source = UUri("b", 0, 3, 0x8000)
-        upstream.on_notification(
-            notification(ids.next(), source, UUri("a", 0, 3, 0), update.SerializeToString()), 0
-        )
+        source, payload = UUri(topic.authority_name, 0, 3, 0x8000), update.SerializeToString()
+        upstream.on_notification(notification(ids.next(), source, UUri("a", 0, 3, 0), payload), 0)
         upstream.on_transaction_end(Transaction(state, UsubscriptionConfig(), 0), 0, committed=True)
+
+
+def unsubscribes(upstream: RemoteTopics) -> list[UMessage]:
+    """The Unsubscribes that are due."""
+    sent: list[UMessage] = []
     upstream.send_due_calls(sent.append, 0)
-    unsubscribe = UUri("b", 0, 3, 2)
-    assert len([each for each in sent if each.attributes.sink == unsubscribe]) == 10
+    return [
+        each for each in sent if each.attributes.sink is not None and each.attributes.sink.resource_id == 2
+    ]
+
+
+@pytest.fixture
+def few_orphans(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ustreamer_usubscription.remote.remote_topics.MAX_ORPHANS_OF_DEVICE", 10)
+    monkeypatch.setattr("ustreamer_usubscription.remote.remote_topics.MAX_ORPHANS", 25)
+
+
+@pytest.mark.parametrize(("devices", "ended"), [("b", 10), ("bc", 20), ("bcdefg", 25)])
+def test_subscriptions_that_only_the_other_device_has_are_ended_within_a_bound(
+    few_orphans: None, devices: str, ended: int
+) -> None:
+    """The other device chooses their number, and may never answer."""
+    state, upstream = subscribed()
+    for device in devices:
+        notify_subscribed(upstream, state, (UUri(device, 1, 1, 0x8000 + number) for number in range(100)))
+    assert len(unsubscribes(upstream)) == ended
+
+
+@pytest.mark.parametrize("way", ["an answer", "a local Subscribe"])
+def test_an_ended_one_makes_room(few_orphans: None, way: str) -> None:
+    state, upstream = subscribed()
+    topics = [TOPIC.with_resource(0x8000 + number) for number in range(11)]
+    notify_subscribed(upstream, state, topics[:10])
+    (call, *_) = unsubscribes(upstream)
+    transaction = Transaction(state, UsubscriptionConfig(), 0)
+    if way == "an answer":
+        upstream.on_response(response(UuidSource(lambda: 2).next(), call), transaction, 0)
+    else:
+        transaction.put_subscription(SubscriptionRecord(topics[0], APPS[0]))
+        state.apply(transaction)
+    upstream.on_transaction_end(transaction, 0, committed=True)
+    upstream.send_due_calls(lambda _: None, 0)
+    notify_subscribed(upstream, state, topics[10:])
+    assert len(unsubscribes(upstream)) == 1

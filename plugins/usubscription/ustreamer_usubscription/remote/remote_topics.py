@@ -7,7 +7,7 @@ distributed here [impl->dsn~usubscription-subscribe-remote-subscriber-change~1]
 """
 
 import logging
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -56,8 +56,9 @@ from ustreamer_usubscription.store.transaction import ServiceState, Transaction
 MAX_REMOTE_REASON: Final = 256
 """Characters of another device's reason that are passed on to all subscribers of the topic."""
 
-MAX_ORPHAN_UNSUBSCRIBES: Final = 1_000
-"""Subscriptions that exist only at one device and are being ended. Further ones wait for its next Update."""
+MAX_ORPHANS: Final = 4_000
+MAX_ORPHANS_OF_DEVICE: Final = 1_000
+"""Subscriptions that exist only at other devices and are being ended. Further ones wait for the device's next Update."""
 
 _MS_PER_S: Final = 1000
 _DESIRED_STATUSES: Final = (Status.SUBSCRIBE_PENDING, Status.SUBSCRIBED)
@@ -120,8 +121,9 @@ class RemoteTopics:
         self._call_versions: dict[UUri, int] = {}  # of the last call about each topic
         self._responses: list[tuple[RemoteCall, RemoteReply, UUID]] = []
         self._hints: dict[UUri, _StatusHint] = {}  # the last one for each topic with a pending call
-        # By device: topics with a subscription at the device only, which is being ended.
-        self._orphans: defaultdict[str, set[UUri]] = defaultdict(set)
+        # Topics with a subscription at the other device only, which is being ended, and their number for each device.
+        self._orphans: set[UUri] = set()
+        self._orphan_counts: Counter[str] = Counter()
         self._counts: Counter[str] = Counter()
 
     # --- messages -----------------------------------------------------------------------------------------------------
@@ -272,17 +274,28 @@ class RemoteTopics:
             if known in _DESIRED_STATUSES and known is not hint.status:
                 while_pending = known is Status.SUBSCRIBE_PENDING
                 self._calls.suspect(topic, hint.now_ns, hint.jitter, while_pending=while_pending)
-            elif (
-                known is None
-                and hint.status in _DESIRED_STATUSES
-                and len(self._orphans_at_device_of(topic)) < MAX_ORPHAN_UNSUBSCRIBES
-            ):
+            elif known is None and hint.status in _DESIRED_STATUSES and self._add_orphan(topic):
                 # A Subscribe arrived after the Unsubscribe that should undo it: two methods have no order.
-                self._orphans_at_device_of(topic).add(topic)
                 self._calls.set_desired(topic, None)
 
-    def _orphans_at_device_of(self, topic: UUri) -> set[UUri]:
-        return self._orphans[self._upstream_of(topic.authority_name)]
+    def _add_orphan(self, topic: UUri) -> bool:
+        """False if too many are being ended."""
+        device = self._upstream_of(topic.authority_name)
+        if topic in self._orphans:
+            return True
+        if len(self._orphans) >= MAX_ORPHANS or self._orphan_counts[device] >= MAX_ORPHANS_OF_DEVICE:
+            return False
+        self._orphans.add(topic)
+        self._orphan_counts[device] += 1
+        return True
+
+    def _remove_orphan(self, topic: UUri) -> None:
+        if topic in self._orphans:
+            self._orphans.remove(topic)
+            device = self._upstream_of(topic.authority_name)
+            self._orphan_counts[device] -= 1
+            if not self._orphan_counts[device]:
+                del self._orphan_counts[device]
 
     def _affected_topics(self, transaction: Transaction) -> Iterable[UUri]:
         subscribed = (topic for topic, _ in transaction.subscriptions.changes if self._state.is_remote(topic))
@@ -291,7 +304,7 @@ class RemoteTopics:
         )
 
     def _update_desired(self, topic: UUri, *, force: bool = False) -> None:
-        self._orphans_at_device_of(topic).discard(topic)
+        self._remove_orphan(topic)
         status = self._state.remote_states.find(topic)
         if status is None:
             self._forget(topic)
@@ -302,7 +315,7 @@ class RemoteTopics:
             self._calls.set_desired(topic, self._desired_subscription(topic), force=force)
 
     def _forget(self, topic: UUri) -> None:
-        self._orphans_at_device_of(topic).discard(topic)
+        self._remove_orphan(topic)
         self._calls.clear_desired(topic)
         self._call_versions.pop(topic, None)
 

@@ -72,7 +72,7 @@ class CompactIndex:
         return (self._read_subscription(key, value) for key, value in self.records())
 
     def read_all(self) -> Iterator[SubscriptionRecord]:
-        """As iteration, on any thread at any time, and without a reference to what was read."""
+        """As iteration, after the last `add_block` on several threads at once. Keeps nothing of what it read."""
         read_subscription = SubscriptionReader().read_subscription
         return (read_subscription(key, value) for key, value in self.records())
 

@@ -70,7 +70,7 @@ class ServiceState:
         return topic.authority_name not in self._served_authorities
 
     def subscription_status(self, topic: UUri) -> Status:
-        """The status of the subscriptions of `topic`, which exist."""
+        """The status of existing subscriptions of `topic`; SUBSCRIBED for a local topic."""
         return self.remote_states.find(topic) or Status.SUBSCRIBED
 
     def apply(self, transaction: "Transaction") -> None:
