@@ -22,14 +22,18 @@ from ustreamer.core.dispatch.dispatcher import Dispatcher
 from ustreamer.core.routing.router import SELF, AuthorityTable, Router
 from ustreamer.core.routing.subscriptions import Subscription, period_of
 from ustreamer.hooks import PluginContext
+from ustreamer.host.runtime.late_subscribers import MAX_THROTTLED, LateSubscribers
+from ustreamer.transports.local.transport import LocalNetwork, LocalTransport
 from ustreamer.uprotocol import UMessage, UuidSource, UUri
 from ustreamer.uprotocol.umessage import notification, publish, request
+from ustreamer.uprotocol.ustatus import UCode, UStatus
 
 SPEED = UUri("chassis", 0x1234, 1, 0x8001)
 DOOR = UUri("chassis", 0x1234, 1, 0x8002)
 MS = 1_000_000
 APP = UUri("hpc.vin1", 0x10AB, 1, 0)
 CLOUD_APP = UUri("cloud", 0x10AB, 1, 0)
+OTHER_APP = UUri("cloud", 0x10AC, 1, 0)
 
 
 class FakeDirectory:
@@ -404,47 +408,162 @@ def test_a_limit_changes_at_the_time_of_the_message_that_brought_the_change() ->
     assert notified == [(50_000_000, delivery.period_since_ns)] == [(50_000_000, 30_000_000)]
 
 
-# --- kept values ------------------------------------------------------------------------------------------------------
+# --- late subscribers of a field ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("config", [Config(), Config(mode="latest")])
-@pytest.mark.parametrize("late_ns", [1, 300 * MS, 999 * MS])
-def test_a_late_subscriber_has_the_kept_value_within_a_period(config: Config, late_ns: int) -> None:
-    bench = Bench(config)
-    bench.directory.subscribe(SPEED, CLOUD_APP, 1.0)
-    bench.publish(payload=b"live")
-    bench.advance_to(late_ns)
-    bench.dispatcher.send_to_subscriber(
-        "chassis", lambda: [publish(bench.ids.next(), SPEED, b"kept")], CLOUD_APP
-    )
-    bench.advance_to(late_ns + 1_000 * MS)
-    assert bench.got("cloud") == [b"live", b"kept"]
-    bench.advance_to(10_000 * MS)
-    assert bench.got("cloud") == [b"live", b"kept"]
+class FieldBench(Bench):
+    """The dispatcher with a limit, and a network that keeps the last publication of each topic."""
+
+    def __init__(self, config: Config | None = None) -> None:
+        super().__init__(config or Config())
+        self.values: dict[UUri, bytes] = {}
+        bench = self
+
+        class Network(LocalTransport):
+            def field_values(self, topic: UUri) -> Sequence[UMessage]:
+                kept = [(each, value) for each, value in bench.values.items() if topic.matches(each)]
+                return [publish(bench.ids.next(), each, value) for each, value in kept]
+
+        networks = {"chassis": Network(LocalNetwork(), "hpc.vin1")}
+        networks |= {name: LocalTransport(LocalNetwork(), "hpc.vin1") for name in ("backbone", "cloud")}
+        places = {"chassis": "chassis", "hpc.vin1": "backbone", "cloud": "cloud"}
+        self.late = LateSubscribers(
+            self.dispatcher, networks, places.get, self.time.clock(), self.timers.schedule
+        )
+
+    def value(self, payload: bytes, topic: UUri = SPEED) -> None:
+        """The field changes."""
+        self.values[topic] = payload
+        self.publish(topic, payload)
+
+    def subscribe(self, hz: float | None, app: UUri = CLOUD_APP, topic: UUri = SPEED) -> None:
+        self.directory.subscribe(topic, app, hz)
+        self.late.on_subscribe(Subscription(topic, app))
+        self.advance_to(self.time.now_ns)
+
+    def times(self, endpoint: str = "cloud") -> list[tuple[float, bytes]]:
+        """When which value was sent, in ms."""
+        return [(at_ns / MS, message.payload) for at_ns, message in self.egresses[endpoint].messages]
+
+    def check(self) -> None:
+        assert self.ledger().unaccounted == 0
 
 
-def test_a_kept_value_is_not_sent_again_after_a_newer_one() -> None:
-    bench = Bench(Config())
-    bench.directory.subscribe(SPEED, CLOUD_APP, 1.0)
-    bench.publish(payload=b"1")
+@pytest.fixture
+def bench() -> FieldBench:
+    bench = FieldBench()
+    bench.subscribe(1.0)
+    bench.value(b"1")
+    return bench
+
+
+def test_a_throttled_value_is_sent_a_period_later_and_once(bench: FieldBench) -> None:
     bench.advance_to(300 * MS)
-    bench.dispatcher.send_to_subscriber(
-        "chassis", lambda: [publish(bench.ids.next(), SPEED, b"1")], CLOUD_APP
-    )
+    bench.subscribe(1.0, OTHER_APP)
+    bench.advance_to(20_000 * MS)
+    assert bench.times() == [(0, b"1"), (1_300, b"1")]
+    bench.check()
+
+
+def test_each_late_subscriber_gets_a_value(bench: FieldBench) -> None:
+    bench.advance_to(500 * MS)
+    bench.subscribe(1.0, OTHER_APP)
+    bench.advance_to(1_050 * MS)
+    bench.value(b"2")
+    bench.advance_to(1_200 * MS)
+    bench.subscribe(1.0, UUri("cloud", 0x10AD, 1, 0))
+    bench.advance_to(20_000 * MS)
+    assert bench.times() == [(0, b"1"), (1_050, b"2"), (2_200, b"2")]
+
+
+def test_a_faster_subscriber_does_not_wait_for_the_period_of_a_slower_one() -> None:
+    bench = FieldBench()
+    bench.subscribe(0.01)
+    bench.value(b"1")
+    bench.advance_to(1_000 * MS)
+    bench.subscribe(0.01, OTHER_APP)
     bench.advance_to(1_100 * MS)
-    bench.publish(payload=b"2")
-    bench.advance_to(10_000 * MS)
-    assert bench.got("cloud") == [b"1", b"2"]
+    bench.subscribe(10.0, OTHER_APP)
+    bench.advance_to(1_300 * MS)
+    assert bench.times() == [(0, b"1"), (1_200, b"1")]
+    bench.advance_to(300_000 * MS)
+    assert len(bench.times()) == 2
 
 
-def test_a_kept_value_is_not_sent_again_after_an_unsubscribe() -> None:
-    bench = Bench(Config())
-    bench.directory.subscribe(SPEED, CLOUD_APP, 1.0)
-    bench.publish(payload=b"1")
-    bench.dispatcher.send_to_subscriber(
-        "chassis", lambda: [publish(bench.ids.next(), SPEED, b"1")], CLOUD_APP
-    )
+def test_a_value_is_not_sent_again_after_a_newer_one(bench: FieldBench) -> None:
+    bench.advance_to(300 * MS)
+    bench.subscribe(1.0, OTHER_APP)
+    bench.advance_to(1_100 * MS)
+    bench.value(b"2")
+    bench.advance_to(20_000 * MS)
+    assert bench.times() == [(0, b"1"), (1_100, b"2")]
+
+
+def test_a_newer_value_is_sent_instead(bench: FieldBench) -> None:
+    bench.advance_to(300 * MS)
+    bench.subscribe(1.0, OTHER_APP)
+    bench.advance_to(400 * MS)
+    bench.value(b"2")
+    bench.advance_to(20_000 * MS)
+    assert bench.times() == [(0, b"1"), (1_300, b"2")]
+
+
+def test_in_mode_latest_the_filter_holds_the_value() -> None:
+    bench = FieldBench(Config(mode="latest"))
+    bench.subscribe(1.0)
+    bench.value(b"1")
+    for at_ms in (300, 400):
+        bench.advance_to(at_ms * MS)
+        bench.subscribe(1.0, OTHER_APP)
+    bench.advance_to(20_000 * MS)
+    assert [value for _, value in bench.times()] == [b"1", b"1"]
+    bench.check()
+
+
+def test_a_wildcard_gets_each_throttled_value_once(bench: FieldBench) -> None:
+    others = [SPEED.with_resource(0x8100 + number) for number in range(3)]
+    for topic in others:
+        bench.directory.subscribe(topic, CLOUD_APP, 1.0)
+        bench.value(str(topic).encode(), topic)
+    bench.advance_to(300 * MS)
+    bench.late.on_subscribe(Subscription(SPEED.with_resource(0xFFFF), CLOUD_APP))
+    bench.advance_to(20_000 * MS)
+    sent = [value for at_ms, value in bench.times() if at_ms > 0]
+    assert sorted(sent) == sorted([b"1", *(str(each).encode() for each in others)])
+
+
+def test_after_an_unsubscribe_nothing_is_sent_or_kept() -> None:
+    bench = FieldBench()
+    bench.subscribe(0.001)
+    bench.value(b"1")
+    for _ in range(100):
+        bench.subscribe(0.001, OTHER_APP)
+    assert len(bench.late._throttled) == 1
+    bench.directory.unsubscribe(SPEED, OTHER_APP)
     bench.directory.unsubscribe(SPEED, CLOUD_APP)
-    bench.advance_to(10_000 * MS)
-    assert bench.got("cloud") == [b"1"]
+    bench.advance_to(60_000 * MS)
+    assert bench.times() == [(0, b"1")]
+    assert not bench.late._throttled
     assert bench.timers.next_due_ns is None
+
+
+def test_the_number_of_waiting_values_has_a_bound(bench: FieldBench) -> None:
+    for number in range(MAX_THROTTLED + 10):
+        bench.late.on_subscribe(Subscription(SPEED, UUri("cloud", 0x20000 + number, 1, 0)))
+    bench.advance_to(bench.time.now_ns)
+    assert len(bench.late._throttled) == MAX_THROTTLED
+
+
+def test_a_closed_streamer_sends_no_value_again(bench: FieldBench) -> None:
+    bench.advance_to(300 * MS)
+    bench.subscribe(1.0, OTHER_APP)
+    bench.chassis.close(UStatus(UCode.UNAVAILABLE, "stopped"))
+    bench.advance_to(20_000 * MS)
+    assert bench.times() == [(0, b"1")]
+
+
+def test_a_subscriber_without_a_limit_gets_the_value_at_once(bench: FieldBench) -> None:
+    bench.directory.subscribe(SPEED, APP, None)
+    bench.advance_to(300 * MS)
+    bench.subscribe(None, APP)
+    assert bench.times("backbone") == [(300, b"1")]

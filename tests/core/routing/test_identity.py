@@ -26,6 +26,7 @@ TOPIC = UUri("cloud", 0x7001, 1, 0x8001)
 SHARED_TOPIC = UUri("cloud", 0x7002, 1, 0x8001)
 FOREIGN_TOPIC = UUri("cloud", 0x7003, 1, 0x8001)
 OPEN_TOPIC = UUri("chassis", 1, 1, 0x8001)
+FLEET_APP = UUri("cloud", 9, 1, 0)
 BOTH = frozenset({FLEET, BACKEND})
 
 
@@ -192,13 +193,26 @@ def test_a_denied_message_leaves_the_targets_of_its_topic_alone(build: "type[Wor
         return []
 
     world = build(authorise=guard, filters=filters)
-    world.directory.subscribe(OPEN_TOPIC, UUri("cloud", 9, 1, 0), 1_000)
+    world.directory.subscribe(OPEN_TOPIC, FLEET_APP, 1_000)
     for decision in (None, UStatus(UCode.PERMISSION_DENIED, "expired"), None):
         guard.decision = decision
         world.receive("chassis", with_token(publish(world.id(), OPEN_TOPIC), "t"))
     assert len(made) == 1
     world.send("backbone")
     assert sorted(world.verdicts()) == sorted([Verdict.DELIVERED, Verdict.DENIED, Verdict.DELIVERED])
+
+
+def test_a_denied_message_ends_targets_without_a_subscription(build: "type[World]") -> None:
+    guard = Guard()
+    world = build(authorise=guard)
+    world.directory.subscribe(OPEN_TOPIC, FLEET_APP)
+    world.receive("chassis", with_token(publish(world.id(), OPEN_TOPIC), "t"))
+    assert len(world.dispatcher.target_statistics()) == 1
+    world.directory.unsubscribe(OPEN_TOPIC, FLEET_APP)
+    guard.decision = UStatus(UCode.PERMISSION_DENIED, "expired")
+    world.receive("chassis", with_token(publish(world.id(), OPEN_TOPIC), "t"))
+    assert world.dispatcher.target_statistics() == []
+    world.run()
 
 
 def test_what_a_plugin_denies_is_denied_and_a_request_is_answered(build: "type[World]") -> None:

@@ -14,7 +14,7 @@ from ustreamer.core.delivery.ledger import Ledger, LedgerSnapshot, snapshot
 from ustreamer.core.delivery.ports import Egress, Tap
 from ustreamer.core.dispatch.delivery_registry import TargetStatistics
 from ustreamer.core.dispatch.dispatcher_port import FilterFactory, Schedule
-from ustreamer.core.dispatch.ingress import Ingress, LocalIngress
+from ustreamer.core.dispatch.ingress import Ingress, LocalIngress, ThrottledValue
 from ustreamer.core.egress.dead_letter import (
     DeadLetter,
     DeadLetterBuffer,
@@ -134,12 +134,15 @@ class Dispatcher:
         return () if home is None else home.share_topic(topic, with_peers=with_peers)
 
     def send_to_subscriber(
-        self, endpoint: str, read: Callable[[], Iterable[UMessage]], subscriber: UUri
-    ) -> None:
+        self,
+        endpoint: str,
+        read: Callable[[], Iterable[UMessage]],
+        subscriber: UUri,
+        passed: int | None = None,
+    ) -> list[ThrottledValue]:
         """Send publications of `endpoint` to one subscriber; see `Ingress.send_to_subscriber`. Makes no ingress."""
         home = self._ingresses.get(endpoint)
-        if home is not None:
-            home.send_to_subscriber(read, subscriber)
+        return [] if home is None else home.send_to_subscriber(read, subscriber, passed)
 
     def set_loop_endpoints(self, endpoints: frozenset[str]) -> None:
         """Set the endpoints where sent messages may come in again. They have a dedup window of at least LOOP_WINDOW."""

@@ -14,8 +14,8 @@ operations, and nothing is locked within them.
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager
-from functools import partial
 from threading import Lock, RLock
+from typing import NamedTuple
 
 import msgspec
 
@@ -50,7 +50,6 @@ _UNSEEN = -1
 """No version of a directory."""
 _MS_PER_DAY = 86_400_000
 _CLOSE_S = 2.0
-_MIN_PAUSE_NS = 1_000_000
 _REASONS = (
     "invalid",
     "spoofed",
@@ -61,6 +60,15 @@ _REASONS = (
     "deferred_to_peer",
 )
 """The counters of messages that are not accepted, or that are denied."""
+
+
+class ThrottledValue(NamedTuple):
+    """A publication for one subscriber that a limit throttled."""
+
+    topic: UUri
+    passed: int
+    """How many messages had passed the limit."""
+    period_ns: int
 
 
 class Ingress:
@@ -93,8 +101,6 @@ class Ingress:
         self._routes_after_dedup = RouteCache(route_limit)
         self._deliveries = DeliveryRegistry(self, dispatcher, route_limit, self._on_topic_evicted)
         self._backlogs: set[BackloggedEgress] = set()
-        self._throttled_values: set[Delivery] = set()
-        """Targets whose kept publication is sent again after a period."""
 
     def dispatch(self, message: UMessage) -> None:
         """Decide about `message` and pass it to its targets. Never raises.
@@ -325,16 +331,22 @@ class Ingress:
                 self._deliveries.for_unicast(each.endpoint, now_ns) for each in decision.targets
             ), decision
         if decision.reason is not None or decision.deferred:
-            return (
-                (),
-                decision,
-            )  # of this message: other senders of the topic keep its targets and their limits
+            self._update_unsent(attributes.source, decision, now_ns)
+            return (), decision
         share = self._forwarding_share(attributes.source, decision.targets, now_ns)
         deliveries = self._deliveries.for_topic(attributes.source, share.targets, now_ns)
         if not share.deferred:
             return deliveries, decision
         forwarded = tuple(each for each in deliveries if each.endpoint not in share.deferred)
         return forwarded, decision if forwarded else DEFERRED
+
+    def _update_unsent(self, topic: UUri, decision: RoutingDecision, now_ns: int) -> None:
+        """Update the deliveries of a topic of which a message was denied or deferred; peers are not told."""
+        if topic in self._deliveries.topics:
+            # A plugin denies this message. Others of the topic keep their targets, and the state of their limits.
+            is_alone = decision.denied_as == "authorisation"
+            targets = self._router.subscribed_targets(self.name, topic) if is_alone else ()
+            self._deliveries.for_topic(topic, targets, now_ns)
 
     def _forwarding_share(self, topic: UUri, targets: tuple[Target, ...], now_ns: int) -> ForwardingShare:
         """The targets that this streamer serves itself; all targets of its own publications, which no peer has."""
@@ -345,50 +357,40 @@ class Ingress:
             self._dispatcher.schedule(share.grace_until_ns, lambda: self._end_grace(frozenset([topic])))
         return share
 
-    def send_to_subscriber(self, read: Callable[[], Iterable[UMessage]], subscriber: UUri) -> None:
+    def send_to_subscriber(
+        self, read: Callable[[], Iterable[UMessage]], subscriber: UUri, passed: int | None = None
+    ) -> list[ThrottledValue]:
         """Send the publications that `read` returns to one subscriber; in a multicast domain, to all there.
 
         `read` is called while no message is dispatched here, so that no newer message of a topic is sent before them.
-        What the limit of a target throttles is read and sent again a period later.
+        Returns those that the limit of their target throttled. `passed` is the number in such a result: nothing is sent
+        if a message has passed the limit since.
         """
+        throttled: list[ThrottledValue] = []
         with self._lock:
             if self._closed is not None:
-                return
+                return throttled
             endpoint = self._router.authority_table.endpoint_of(subscriber)
             for message in read():
-                for delivery in self._subscribed_deliveries(message.attributes, self._monotonic_ns()):
-                    if delivery.endpoint == endpoint and delivery.subscriber in {None, subscriber}:
-                        self._send_kept(delivery, message, read)
-
-    def _send_kept(
-        self, delivery: Delivery, message: UMessage, read: Callable[[], Iterable[UMessage]]
-    ) -> None:
-        now_ns, throttled = self._monotonic_ns(), delivery.throttled
-        self.ledger.received += 1
-        delivery.offer(message, now_ns)
-        if delivery.throttled > throttled and delivery.period_ns and delivery not in self._throttled_values:
-            self._throttled_values.add(delivery)
-            send = partial(self._send_again, read, delivery, delivery.delivered)
-            self._dispatcher.schedule(now_ns + max(delivery.period_ns, _MIN_PAUSE_NS), send)
-
-    def _send_again(self, read: Callable[[], Iterable[UMessage]], delivery: Delivery, delivered: int) -> None:
-        """Send the kept publication of a target, unless another one has left for it: `delivered` is the earlier count."""
-        with self._lock:
-            self._throttled_values.discard(delivery)
-            if self._closed is not None or delivery.delivered > delivered:
-                return
-            for message in read():
-                if message.attributes.source == delivery.topic and delivery in self._subscribed_deliveries(
-                    message.attributes, self._monotonic_ns()
-                ):
-                    self._send_kept(delivery, message, read)
+                now_ns, topic = self._monotonic_ns(), message.attributes.source
+                for delivery in self._subscribed_deliveries(message.attributes, now_ns):
+                    if delivery.endpoint != endpoint or delivery.subscriber not in {None, subscriber}:
+                        continue
+                    # Also what a filter holds: it leaves within a period.
+                    before = delivery.received - delivery.throttled
+                    if passed is not None and before > passed:
+                        continue
+                    self.ledger.received += 1
+                    delivery.offer(message, now_ns)
+                    is_throttled = delivery.received - delivery.throttled == before
+                    if is_throttled and delivery.period_ns and not delivery.holds_messages:
+                        throttled.append(ThrottledValue(topic, before, delivery.period_ns))
+        return throttled
 
     def _subscribed_deliveries(self, attributes: UAttributes, now_ns: int) -> tuple[Delivery, ...]:
         try:
             decision = self._router.decide(self.name, attributes)
         except FOREIGN_ERRORS:  # foreign code, or an invalid message: dispatch reports it
-            return ()
-        if decision.reason is not None or decision.deferred:
             return ()
         return self._deliveries_of(attributes, decision, now_ns)[0]
 
