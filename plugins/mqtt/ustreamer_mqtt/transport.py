@@ -13,6 +13,7 @@ from typing import Final
 from paho.mqtt.client import MQTTMessage
 
 from ustreamer.core.base.log_limit import limited
+from ustreamer.core.delivery.plugin_errors import FOREIGN_ERRORS
 from ustreamer.core.delivery.ports import SendOne
 from ustreamer.core.routing.listener_table import ListenerTable
 from ustreamer.transport_port import (
@@ -179,7 +180,7 @@ class MqttTransport(EndpointTransport):
         for changed in tuple(self._link_watchers):
             try:
                 changed(up)
-            except Exception:  # foreign code must not end the loop thread
+            except FOREIGN_ERRORS:  # they must not end the loop thread
                 log.exception("mqtt.watcher_failed", extra={"endpoint": self._name, **limited(self._name)})
 
     # --- the loop thread: see ConnectionOwner -------------------------------------------------------------------------

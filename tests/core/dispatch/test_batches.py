@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batches have the results of single messages: `Ingress.dispatch` is the oracle of `Ingress.on_batch`."""
 
+from asyncio import CancelledError
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -434,11 +435,12 @@ def test_a_failing_filter_affects_no_other_delivery(build: "type[World]") -> Non
     assert world.verdicts().count(Verdict.DEAD_LETTERED) == 1
 
 
-def test_a_filter_that_exits_costs_one_message_of_a_batch(build: "type[World]") -> None:
+@pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt(), CancelledError()])
+def test_a_filter_that_exits_costs_one_message_of_a_batch(build: "type[World]", error: BaseException) -> None:
     class Exits(Filter):
         def admit(self, message: UMessage, now_ns: int) -> Verdict | None:
             if message.payload == b"3":
-                raise SystemExit(1)
+                raise error
             return None
 
     world = build(lambda _: (Exits(),))
@@ -452,18 +454,31 @@ def test_a_filter_that_exits_costs_one_message_of_a_batch(build: "type[World]") 
 def test_an_exception_inside_a_batch_holds_back_no_message(
     unchecked: "type[World]",
 ) -> None:
-    class Interrupted(Filter):
+    """A defect of the dispatcher itself: plugins are contained."""
+    failing = False
+
+    class NoticesThree(Filter):
         def admit(self, message: UMessage, now_ns: int) -> Verdict | None:
-            if message.payload == b"3":
-                raise KeyboardInterrupt  # not contained
+            nonlocal failing
+            failing = message.payload == b"2"
             return None
 
-    world = unchecked(lambda _: (Interrupted(),))
+    world = unchecked(lambda _: (NoticesThree(),))
     world.directory.subscribe(CHASSIS[0], APPS[0])
     messages = [publish(world.id(), CHASSIS[0], b"%d" % number) for number in range(8)]
-    with pytest.raises(KeyboardInterrupt):
-        world.ingress("chassis").on_batch(messages[:6])
-    world.ingress("chassis").on_batch(messages[6:])
+    ingress, read_clock = world.ingress("chassis"), world.ingress("chassis")._monotonic_ns
+
+    def clock() -> int:
+        nonlocal failing
+        if failing:
+            failing = False
+            raise RuntimeError("defect")
+        return read_clock()
+
+    ingress._monotonic_ns = clock
+    with pytest.raises(RuntimeError):
+        ingress.on_batch(messages[:6])
+    ingress.on_batch(messages[6:])
     world.run()
     assert [each.payload for each in world.egress["backbone"].messages] == [b"0", b"1", b"2", b"6", b"7"]
 

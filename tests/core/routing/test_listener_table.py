@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The listeners of a transport: each is called once for a message that one of its filters matches."""
 
+from asyncio import CancelledError
+
 import pytest
 
 from ustreamer.core.routing.listener_table import ListenerTable
@@ -59,10 +61,13 @@ def test_an_empty_authority_in_a_filter_is_that_of_the_table(table: ListenerTabl
     assert table.deliver(notification(IDS.next(), TOPIC, CLIENT))
 
 
+@pytest.mark.parametrize(
+    "error", [SystemExit("three"), CancelledError(), BaseExceptionGroup("three", [SystemExit()])]
+)
 def test_errors_of_listeners_are_counted_and_the_first_of_each_type_is_reported(
-    table: ListenerTable, errors: Errors
+    table: ListenerTable, errors: Errors, error: BaseException
 ) -> None:
-    raised = iter([ValueError("one"), ValueError("two"), SystemExit("three")])
+    raised = iter([ValueError("one"), ValueError("two"), error])
     received: list[UMessage] = []
 
     def broken(message: UMessage) -> None:
@@ -72,7 +77,7 @@ def test_errors_of_listeners_are_counted_and_the_first_of_each_type_is_reported(
     table.register(TOPIC, None, received.append)
     sent = [publish(IDS.next(), TOPIC) for _ in range(3)]
     assert [table.deliver(message) for message in sent] == [True] * 3
-    assert [(str(error), message) for error, message in errors] == [("one", sent[0]), ("three", sent[2])]
+    assert [(str(raised), message) for raised, message in errors] == [("one", sent[0]), (str(error), sent[2])]
     assert (table.listener_errors, received) == (3, sent)
 
 

@@ -17,8 +17,11 @@ log = logging.getLogger("ustreamer.plugins")
 MAX_TAP_ERRORS: Final = 5
 """Exceptions after which a tap is disabled: a failing tap affects no verdict, but costs time per message."""
 
-FOREIGN_ERRORS: Final = (Exception, SystemExit)
-"""What a plugin may raise without effect on other messages. A `sys.exit()` would end the receiving thread."""
+FOREIGN_ERRORS: Final = (BaseException,)
+"""What a plugin may raise without effect on other messages: also SystemExit, CancelledError of asyncio, and groups.
+
+Each would end the receiving thread. KeyboardInterrupt comes to the main thread, which runs no message.
+"""
 
 _MAX_REPORTED_KINDS: Final = 100  # pairs of plugin and exception type, per endpoint
 _MAX_COUNTED_TAPS: Final = 100

@@ -150,7 +150,7 @@ class ZenohSubscription:
         if self._thread is None or self._subscriber is None:
             return None
         turns = self.turns
-        return ReceivingThread(self._thread.name, turns, waiting=turns % 2 == 0)
+        return ReceivingThread(self._thread.name, turns, waiting=turns % 2 == 0 and self._thread.is_alive())
 
     def stop(self) -> None:
         """Undeclare the subscriber; the thread ends after the queued samples. May be repeated."""

@@ -20,6 +20,7 @@ from typing import Final
 import zenoh
 from zenoh.handlers import Callback
 
+from ustreamer.core.delivery.plugin_errors import FOREIGN_ERRORS
 from ustreamer.core.peers.election import Announcement, AnnouncementRole
 from ustreamer.core.peers.topic_advertisements import TopicAdvertisement
 from ustreamer.transports.zenoh.errors import zenoh_error_text
@@ -55,7 +56,7 @@ class PeerTokens:
         self._trusted_authorities = frozenset(trusted_authorities)
         self._watchers: list[Callable[[frozenset[Announcement]], None]] = []
         self._present: dict[Announcement, None] = {}
-        self._reported: set[type[Exception]] = set()
+        self._reported: set[type[BaseException]] = set()
         self._session: zenoh.Session | None = None
         self._lock = Lock()
         self._declared: dict[Announcement, zenoh.LivelinessToken] = {}
@@ -176,7 +177,7 @@ class PeerTokens:
         try:
             notify()
         # Foreign code must not end the token thread: logged once per type.
-        except Exception as error:
+        except FOREIGN_ERRORS as error:
             if type(error) not in self._reported:
                 self._reported.add(type(error))
                 log.exception("zenoh.peer_watcher_failed", extra={"endpoint": self._endpoint})
