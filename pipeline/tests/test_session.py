@@ -32,7 +32,8 @@ import os, sys
 from ustreamer_pipeline.session import session
 def doubled(batches):
     import ustreamer_pipeline  # the workers can import it
-    assert "MALLOC_TRIM_THRESHOLD_" in os.environ
+    assert os.environ["MALLOC_TRIM_THRESHOLD_"] == "67108864"
+    assert os.environ["MALLOC_MMAP_THRESHOLD_"] == "16777216"
     import pyarrow.compute as pc
     for batch in batches:
         yield batch.set_column(0, "id", pc.multiply(batch.column(0), 2))

@@ -312,7 +312,7 @@ def test_an_authority_is_behind_the_endpoint_of_most_rows_of_a_configuration() -
     assert [each[5] for each in found_by("place", rows, [3])] == ["self, 1 messages"]
 
 
-# --- letters ------------------------------------------------------------------------------------------------------
+# --- dead letters -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ustreamer_pipeline.gold.rules.dead_letters import _are_in
 from ustreamer_pipeline.gold.rules.target_rows import examples, places_by_value
-from ustreamer_pipeline.gold.rules.target_stretches import _may_be_doubled
+from ustreamer_pipeline.gold.rules.target_stretches import _MAX_BITS, _may_be_doubled
 
 SMALL = st.integers(0, 5)
 
@@ -39,7 +39,7 @@ def test_a_target_that_is_there_twice_is_seen(places: list[list[int]]) -> None:
     starts = np.cumsum([0, *map(len, places[:-1])])
     found = _may_be_doubled(np.array([each for mine in places for each in mine], dtype=np.int64), starts)
     is_doubled = any(len(set(mine)) < len(mine) for mine in places)
-    assert found == (is_doubled or max(map(max, places)) >= 40)
+    assert found == (is_doubled or max(map(max, places)) >= _MAX_BITS)
 
 
 @pytest.mark.parametrize("letters", [[], [3], [1, 3, 9]])

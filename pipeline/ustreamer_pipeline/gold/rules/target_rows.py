@@ -39,7 +39,7 @@ def message_starts(rows: Columns) -> tuple[Ints, Ints]:
 
 
 def places_by_value(column: npt.NDArray[Any]) -> Iterator[tuple[int, Ints]]:
-    """Each value of a column, and the places of its rows in their order."""
+    """Each value of a column, 0 or more, and the places of its rows in their order."""
     if len(column) and bool((column == column[0]).all()):
         yield int(column[0]), np.arange(len(column))
         return

@@ -33,6 +33,7 @@ MAX_HOLD_NS: Final = 60_000_000_000
 
 _LEAST: Final = -(1 << 63)
 _MAX_BITS: Final = 40
+"""With a bit for each target, the sum of 2 ** 23 rows of a message fits."""
 
 
 class TargetStretch(NamedTuple):
