@@ -45,7 +45,7 @@ demo-report: $(SPARK) ## the demo, recorded, and what Spark makes of it: build/d
 	@$(BIN)/ustreamer-pipeline report $(REPORT)/lake $(REPORT)
 	@echo '$(REPORT)/report.html'
 
-test: lint $(AUTOBAHN) $(VECTORS) $(CLIENTS) ## lint, then every test, warnings as errors (ARGS="-k throttle -x")
+test: lint $(AUTOBAHN) $(VECTORS) $(CLIENTS) ## lint, then all but the long tests, warnings as errors (ARGS="-k throttle -x")
 	@$(BIN)/python -m tests $(ARGS)
 
 quick: $(DEV) ## lint and all pure tests, under 90 s on two cores; run it before each commit (ARGS="-k throttle -x")

@@ -30,7 +30,7 @@ silent node is suspect after a third of the lease."""
 _RECEIPT_MS: Final = 150
 """As `_DOUBT_MS`, for messages that wait for a receipt: two samples of the link, and the usual time of a receipt."""
 _RECORDED_MS: Final = 50
-"""How long after a message its id is on disk at most: it is sent 10 ms ago then, and two writes of ids are 20 ms apart."""
+"""How long after a message its id is on disk at most: it was sent 10 ms ago then, and two writes are 25 ms apart."""
 _IN_FLIGHT_MS: Final = 20
 _BACKLOG_MS: Final = 300
 _SYNCED_MS: Final = 1_100
