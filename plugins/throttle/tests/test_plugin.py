@@ -499,6 +499,21 @@ def test_a_value_is_not_sent_again_after_a_newer_one(bench: FieldBench) -> None:
     assert bench.times() == [(0, b"1"), (1_100, b"2")]
 
 
+def test_a_subscriber_that_subscribes_again_does_not_wait_twice(bench: FieldBench) -> None:
+    bench.advance_to(700 * MS)
+    bench.subscribe(1.0, OTHER_APP)
+    bench.advance_to(1_010 * MS)
+    bench.value(b"2")
+    bench.advance_to(1_020 * MS)
+    bench.value(b"3")
+    bench.subscribe(1.0, OTHER_APP)
+    bench.advance_to(20_000 * MS)
+    assert bench.times()[:2] == [(0, b"1"), (1_010, b"2")]
+    ((at_ms, value),) = bench.times()[2:]
+    assert value == b"3"
+    assert 1_500 <= at_ms <= 2_150  # the subscriber came at 1 020 ms
+
+
 def test_a_newer_value_is_sent_instead(bench: FieldBench) -> None:
     bench.advance_to(300 * MS)
     bench.subscribe(1.0, OTHER_APP)

@@ -70,7 +70,9 @@ class LateSubscribers:
         now_ns = self._monotonic_ns()
         for throttled in self._dispatcher.send_to_subscriber(home, read, subscriber, passed):
             key = throttled.topic, subscriber
-            when_ns = now_ns + max(_MIN_PAUSE_NS, min(throttled.period_ns, _MAX_PAUSE_NS))
+            # A message may have passed the limit since the timer was set: then the period ends soon.
+            pause_ns = throttled.period_ns if passed is None else throttled.period_ns // 8
+            when_ns = now_ns + max(_MIN_PAUSE_NS, min(pause_ns, _MAX_PAUSE_NS))
             waiting = self._throttled.get(key)
             if waiting is not None and waiting.when_ns <= when_ns:
                 when_ns = waiting.when_ns
