@@ -223,7 +223,9 @@ def storage_of(lake: str) -> Storage:
         try:
             import boto3  # noqa: F401
         except ImportError as error:
-            raise UnavailableError(f"{lake}: needs boto3: pip install ustreamer-pipeline[s3]") from error
+            raise UnavailableError(
+                f"{lake}: needs boto3: install the extra s3 of ustreamer-pipeline"
+            ) from error
         return _s3_storage(*bucket.groups())
     if is_url(lake):
         raise UsageError(

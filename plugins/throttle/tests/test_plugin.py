@@ -23,6 +23,7 @@ from ustreamer.core.routing.router import SELF, AuthorityTable, Router
 from ustreamer.core.routing.subscriptions import Subscription, period_of
 from ustreamer.hooks import PluginContext
 from ustreamer.host.runtime.late_subscribers import MAX_THROTTLED, LateSubscribers
+from ustreamer.transport_port import EndpointTransport
 from ustreamer.transports.local.transport import LocalNetwork, LocalTransport
 from ustreamer.uprotocol import UMessage, UuidSource, UUri
 from ustreamer.uprotocol.umessage import notification, publish, request
@@ -424,7 +425,7 @@ class FieldBench(Bench):
                 kept = [(each, value) for each, value in bench.values.items() if topic.matches(each)]
                 return [publish(bench.ids.next(), each, value) for each, value in kept]
 
-        networks = {"chassis": Network(LocalNetwork(), "hpc.vin1")}
+        networks: dict[str, EndpointTransport] = {"chassis": Network(LocalNetwork(), "hpc.vin1")}
         networks |= {name: LocalTransport(LocalNetwork(), "hpc.vin1") for name in ("backbone", "cloud")}
         places = {"chassis": "chassis", "hpc.vin1": "backbone", "cloud": "cloud"}
         self.late = LateSubscribers(
