@@ -67,11 +67,16 @@ class SimApp:
         self._network.resume_reading()
 
     def disconnect(self) -> None:
-        """Lose the connection and what it had. The streamer cannot know of what was unread for longer than 50 ms."""
-        old_ns = self._network.scheduler.now_ns - _UNREAD_NS
+        """Lose the connection and what it had.
+
+        The streamer cannot know of what was unread for longer than 50 ms. One that had stopped before knows nothing.
+        """
+        network = self._network
+        old_ns = network.scheduler.now_ns - _UNREAD_NS
+        running = {each.process for each in network.sessions if not each.is_gone}
         for at_ns, message in self._waiting:
-            if at_ns < old_ns:
-                self._network.lost_at_apps.add(message.id)
+            if at_ns < old_ns or network.put_by.get(message.id) not in {None, *running}:
+                network.lost_at_apps.add(message.id)
         self._waiting.clear()
         self._waiting_bytes = 0
         self.connected = False
