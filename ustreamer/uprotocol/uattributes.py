@@ -43,7 +43,7 @@ class UPriority(IntEnum):
 
 
 class UPayloadFormat(IntEnum):
-    """The formats of payloads, with their numbers on the wire. The streamer forwards each unread."""
+    """The formats of payloads, with their numbers on the wire."""
 
     UNSPECIFIED = 0
     PROTOBUF_WRAPPED_IN_ANY = 1

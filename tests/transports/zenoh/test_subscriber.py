@@ -4,7 +4,7 @@
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from threading import Event
+from threading import Event, Thread
 from typing import NamedTuple, cast
 
 import pytest
@@ -455,6 +455,23 @@ def test_a_failing_batch_listener_is_counted_and_logged_with_the_first_message(
     assert receiving.subscription.listener_errors == 2
     assert failing.messages == messages
     assert [each.__dict__["message_id"] for each in caplog.records] == [str(messages[0].id)]
+
+
+def test_a_thread_that_has_ended_does_not_wait() -> None:
+    """So health finds it: it makes no progress."""
+    ended = Thread(target=int)
+    ended.start()
+    ended.join()
+    here = free_locator()
+    with plain_session(listen=[here]) as session:
+        subscription = SubscriptionRig().subscription
+        subscription.start(session)
+        running, subscription._thread = subscription._thread, ended
+        progress = subscription.receiving_thread()
+        assert progress is not None
+        assert not progress.waiting
+        subscription._thread = running
+        subscription.stop()
 
 
 def test_queued_samples_are_delivered_after_undeclare() -> None:
