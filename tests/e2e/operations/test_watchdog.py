@@ -87,8 +87,9 @@ class Service:
         return (self.config.parent / "log").read_text(encoding="utf-8")
 
     def dead_letters(self) -> list[str]:
+        """Those of the chassis. Responses to the fleet are sent again when its link ends, and expire without it."""
         found = json.loads(run_command("dead-letters", "ls", self.config, "--json").stdout)
-        return sorted(json.dumps(each) for each in found)
+        return sorted(json.dumps(each) for each in found if each["endpoint"] == "chassis")
 
     def stop(self) -> None:
         assert self._systemd.control("stop", NAME).returncode == 0
