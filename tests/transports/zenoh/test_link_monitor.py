@@ -794,3 +794,34 @@ def test_the_descriptors_of_lost_nodes_are_closed() -> None:
     assert [name for name, each in kernels.items() if each.is_released] == ["left", "closed", "again"]
     links.close()
     assert kernels["there"].is_released
+
+
+def test_the_descriptor_of_a_link_that_is_found_twice_or_too_late_is_closed() -> None:
+    node = ConnectedNode(0, is_router=False)
+    links: list[Any] = [Kernel() for _ in range(3)]
+    first, second, late = links
+    node.set_link(first)
+    node.set_link(second)
+    assert node.link is first
+    assert [each.is_released for each in links] == [False, True, False]
+    node.release()
+    node.set_link(late)
+    assert all(each.is_released for each in links)
+
+
+def test_a_link_found_by_the_monitor_and_by_the_stop_is_held_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stop finds the link first, while the monitor looks for it."""
+    two = TwoLinks(monkeypatch)
+    searches: list[Kernel] = []
+
+    def find(_src: str, _dst: str) -> Kernel:
+        found = Kernel()
+        searches.append(found)
+        if len(searches) == 1:
+            two.links.hold_links()
+        return found
+
+    monkeypatch.setattr(Kernel, "hold", lambda _: None, raising=False)
+    monkeypatch.setattr(link_monitor, "find_link", find)
+    two.links._tick(0)
+    assert [each.is_released for each in searches] == [True, False]

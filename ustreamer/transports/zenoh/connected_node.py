@@ -6,6 +6,7 @@ end. `link_monitor.py` says what the kernel shows of each kind of loss.
 """
 
 from collections import deque
+from threading import Lock
 from typing import Final
 
 import msgspec
@@ -82,6 +83,8 @@ class ConnectedNode:
 
     def __init__(self, now_ns: int, *, is_router: bool, lease_ns: int = DEFAULT_LEASE_NS) -> None:
         self.link: TcpLink | None = None
+        self._is_released = False
+        self._link_lock = Lock()
         self.is_router = is_router
         self.resumed: NodeLoss | None = None
         """What a router may have lost when it resumed after a long silence."""
@@ -173,8 +176,18 @@ class ConnectedNode:
             self._mark = _Mark(now_ns, state.acked + state.unacked, acknowledged)
             self._marks.append(self._mark)
 
+    def set_link(self, link: TcpLink) -> None:
+        """Keep `link`, or release it if the node has one or was released: two threads may look for it."""
+        with self._link_lock:
+            if self.link is None and not self._is_released:
+                self.link = link
+                return
+        link.release()
+
     def release(self) -> None:
         """Close our descriptor of the connection."""
+        with self._link_lock:
+            self._is_released = True
         if self.link is not None:
             self.link.release()
 

@@ -356,7 +356,7 @@ class LinkMonitor:
         for key, node in tuple(self._nodes.items()):
             if node.link is None and node.searches < _MAX_SEARCHES:
                 node.searches += 1
-                node.link = self._link_to(key[0])
+                self._find_link(key[0], node)
             node.sample(now_ns)
             if node.closed:
                 was_up = self.up
@@ -394,12 +394,17 @@ class LinkMonitor:
         # The node has not closed its session, so it may not have read everything.
         loss.since_ns = min(loss.since_ns, loss.acked_ns - MARGIN_NS)
         self._nodes[key] = node = ConnectedNode(now_ns, is_router=loss.is_router, lease_ns=self._lease_ns)
-        node.link = link
+        node.set_link(link)
         node.sample(now_ns)
         for on_replaced in self._link_watchers:  # before new messages
             on_replaced(loss.at_ns)
         self._update_state()
         self._notify_watchers()
+
+    def _find_link(self, zid: str, node: ConnectedNode) -> None:
+        link = self._link_to(zid)
+        if link is not None:
+            node.set_link(link)
 
     def _link_to(self, zid: str) -> TcpLink | None:
         if self._session is None:
@@ -464,7 +469,8 @@ class LinkMonitor:
         """Keep the sockets of live nodes open. Call before the session closes, and `unconfirmed_spans` after it."""
         now_ns = self._monotonic_ns()
         for (zid, _), node in tuple(self._nodes.items()):
-            node.link = node.link or self._link_to(zid)
+            if node.link is None:
+                self._find_link(zid, node)
             if node.link is None:
                 continue
             node.sample(now_ns)
