@@ -11,7 +11,8 @@ from tests.simulation.story import generate, run
 def run_chunk(seeds: range) -> list[tuple[int, list[str]]]:
     """The kinds of violations of each seed."""
     gc.disable()  # its moments are no part of the story, and cost a tenth
-    gc.freeze()  # the modules, and what the last chunk left: a collection need not visit them again
+    if not gc.get_freeze_count():
+        gc.freeze()  # the modules; once, as what ends after a freeze is never collected
     outcomes = [(seed, [each.kind for each in run(generate(seed)).violations]) for seed in seeds]
     gc.enable()
     gc.collect()
