@@ -4,6 +4,7 @@
 An application sends Notifications over Zenoh to a first streamer, that one to a second one, and that one to another
 application. There are two such pairs, without and with receipts. They take turns. The figures are the CPU time of each
 streamer for a message, the messages that arrive in a second, and the ratios of the two pairs: the median of all rounds.
+Each payload has a number: a round ends with an error if messages are missing, come twice or out of order.
 """
 
 import argparse
@@ -32,7 +33,8 @@ from ustreamer.uprotocol.wire import encode
 BURST: Final = 50
 _SOURCE: Final = UUri("hpc", 0x10A1, 1, 0x8003)
 _SINK: Final = UUri("cloud", 0x20, 1, 0)
-_PAYLOAD: Final = b"x" * 64
+_SIZE: Final = 64
+_NUMBER_BYTES: Final = 8
 _DEADLINE_S: Final = 30.0
 _SENDER: Final = """\
 authority = "hpc.streamer"
@@ -93,7 +95,8 @@ class Pair:
             stack.callback(child.stop)
             child.wait_line("READY", _DEADLINE_S)
             self.streamers.append(child)
-        self.received = 0
+        self.received: list[int] = []
+        self._sent = 0
         self._ids = UuidSource(lambda: time.time_ns() // 1_000_000)
         self._key = message_key(_SOURCE, _SINK, "hpc")
         far = stack.enter_context(_session(apps))
@@ -104,38 +107,45 @@ class Pair:
         )
         for wait_ms in count():
             assert wait_ms < 10_000, "no message arrives"
-            self.send(self.attachments(1))
+            self.send(self.messages(1))
             time.sleep(0.005)
             if self.received:
                 break
 
-    def _on_sample(self, _: zenoh.Sample) -> None:
-        self.received += 1
+    def _on_sample(self, sample: zenoh.Sample) -> None:
+        self.received.append(int.from_bytes(sample.payload.to_bytes()[:_NUMBER_BYTES]))
 
-    def send(self, attachments: Iterable[bytes]) -> None:
-        for attachment in attachments:
-            self._publisher.put(_PAYLOAD, attachment=attachment)
+    def send(self, messages: Iterable[tuple[bytes, bytes]]) -> None:
+        for payload, attachment in messages:
+            self._publisher.put(payload, attachment=attachment)
 
-    def attachments(self, number: int) -> list[bytes]:
-        """The attachments of new messages."""
-        messages = (notification(self._ids.next(), _SOURCE, _SINK, _PAYLOAD) for _ in range(number))
-        return [VERSION_BYTE + encode(each.id, each.attributes) for each in messages]
+    def messages(self, count: int) -> list[tuple[bytes, bytes]]:
+        """The payloads and attachments of new messages."""
+        found = []
+        for _ in range(count):
+            self._sent += 1
+            payload = self._sent.to_bytes(_NUMBER_BYTES).ljust(_SIZE, b"x")
+            each = notification(self._ids.next(), _SOURCE, _SINK, payload)
+            found.append((payload, VERSION_BYTE + encode(each.id, each.attributes)))
+        return found
 
-    def measure(self, hz: float, messages: int) -> Round:
-        """Send messages at a rate, 0 for as fast as possible, until all have arrived."""
-        attachments = self.attachments(messages)
-        before, first, begin = [each.cpu_ns for each in self.streamers], self.received, time.monotonic()
-        for at in range(0, messages, BURST):
+    def measure(self, hz: float, count: int) -> Round:
+        """Send `count` messages at a rate, 0 for as fast as possible, until all have arrived."""
+        messages, expected = self.messages(count), [*range(self._sent - count + 1, self._sent + 1)]
+        before, first, begin = [each.cpu_ns for each in self.streamers], len(self.received), time.monotonic()
+        for at in range(0, count, BURST):
             if hz:
                 time.sleep(max(0.0, begin + at / hz - time.monotonic()))
-            self.send(attachments[at : at + BURST])
-        while self.received < first + messages:
-            assert time.monotonic() < begin + messages / (hz or 1e4) + _DEADLINE_S, "messages are missing"
+            self.send(messages[at : at + BURST])
+        while expected[-1] not in self.received[-BURST:] or len(self.received) < first + count:
+            assert time.monotonic() < begin + count / (hz or 1e4) + _DEADLINE_S, "messages are missing"
             time.sleep(0.001)
-        per_s = messages / (time.monotonic() - begin)
+        per_s = count / (time.monotonic() - begin)
         after = [each.cpu_ns for each in self.streamers]
+        received = [each for each in self.received[first:] if each >= expected[0]]
+        assert received == expected, "messages came twice or out of order"
         return Round(
-            per_s, *((late - early) / 1_000 / messages for early, late in zip(before, after, strict=True))
+            per_s, *((late - early) / 1_000 / count for early, late in zip(before, after, strict=True))
         )
 
 
