@@ -275,7 +275,7 @@ def test_decoded_pages_are_those_of_one_list(tmp_path: Path) -> None:
         rig.wait_topics(*TOPICS)
         rig.advance(ms=600)
     rig.wait_request(7)
-    assert len(rig.service._pages) == 2
+    assert len(rig.service._list._decoded) == 2
     rig.service.stop()
 
 

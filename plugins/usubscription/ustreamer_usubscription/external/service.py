@@ -5,9 +5,9 @@ Three sources, so that the directory is right with any uSubscription:
 
 * **the list** (FetchSubscriptions) every `poll_ns`, which grows with its length and with the time of an answer.
   It is the truth: what it lacks ends, also after that process restarted with another store or with none. Entries can
-  move while the pages of a list are read. So what such a list lacks ends when the next one lacks it, too. Each page
-  begins with the last entry of the one before: if that differs, entries have moved. Such a list ends nothing, nor one
-  with updates between its pages. Without any other list for 30 s, the topics that it lacks are listed.
+  move while the pages of a list are read (`paged_list.py`). So what such a list lacks ends when the next one lacks it,
+  too. One whose entries moved ends nothing, nor one with updates between its pages. Without any other list for 30 s,
+  the topics that it lacks are listed.
 * **updates** on its change topic `0/3/8000` and `0/4/8000`: a Subscribe there takes effect within milliseconds.
 * **notifications**, for which this service registers in version 4, where one registration covers all topics. A process
   that restarts loses it. So the service registers again after a silence, after a node has joined, and after a list with
@@ -64,13 +64,12 @@ from ustreamer_usubscription.config import UsubscriptionConfig
 from ustreamer_usubscription.directory import InMemoryDirectory
 from ustreamer_usubscription.external.codec import (
     REGISTER_V4,
-    ListedChange,
-    Page,
     change_in,
     fetch_request,
     page_in,
 )
 from ustreamer_usubscription.external.list_requests import TTL_NS, ListRequests
+from ustreamer_usubscription.external.paged_list import PagedList
 from ustreamer_usubscription.inbox import ServiceInbox
 from ustreamer_usubscription.model.subscription import SubscriptionRecord, TopicEntityPair
 from ustreamer_usubscription.operator_changes import OperatorChange
@@ -126,14 +125,7 @@ class ExternalUsubscription:
         self._version = VERSION_3
         self._requests = ListRequests()
         self._next_poll_ns = self._timer_ns = self._requested_ns = 0
-        self._listed: dict[TopicEntityPair, SubscriptionRecord] = {}  # the pages so far
-        self._listed_count = 0
-        self._pages: dict[tuple[int, int], tuple[bytes, Page]] = {}  # by version and offset, of the last list
-        self._pages_read: dict[tuple[int, int], tuple[bytes, Page]] = {}  # of this list
-        self._overlap = 0  # entries of the page before that the next one repeats
-        self._last_listed = b""
-        self._has_moved = False  # entries, while the pages so far were read
-        self._changes: list[ListedChange] = []  # since the request for the first page
+        self._list = PagedList()
         self._missing: set[TopicEntityPair] = set()  # in the last quiet list, which had several pages
         self._quiet_ns = 0  # the time of the last list that no update disturbed
         self._is_started = self._is_known = False
@@ -253,8 +245,7 @@ class ExternalUsubscription:
 
     def _begin_list(self) -> None:
         self._requests.begin_list()
-        self._listed, self._listed_count, self._changes = {}, 0, []
-        self._overlap, self._has_moved, self._pages_read = 0, False, {}
+        self._list.begin()
         self._refusal = None
         self._topics.clear()
         self._listed_topics.clear()
@@ -268,7 +259,7 @@ class ExternalUsubscription:
             if self._requests.is_outstanding(version, now_ns):
                 continue
             topic = self._topics[0] if self._topics else None
-            payload = fetch_request(version, self._listed_count - self._overlap, topic).SerializeToString()
+            payload = fetch_request(version, self._list.next_offset, topic).SerializeToString()
             message = self._request(version, FETCH_SUBSCRIPTIONS, payload, ttl_ns)
             if self._send(message):
                 self._requests.add(message.id, version, now_ns)
@@ -300,7 +291,7 @@ class ExternalUsubscription:
             self._is_answering = self._is_registered = False
             self._lost(UCode.PERMISSION_DENIED.name if self._is_denied else NO_ANSWER)
         self._is_denied = False
-        if self._listed_count or self._topics:  # they may be of a process that has gone
+        if self._list.length or self._topics:  # they may be of a process that has gone
             self._requests.end_page()
             self._begin_list()
 
@@ -349,9 +340,9 @@ class ExternalUsubscription:
                 self._topics_in_silence[change.entry.topic] = None
             return
         if self._requests.is_awaiting:
-            if len(self._changes) >= MAX_CHANGES:  # too many to repeat: the next list has them
+            if len(self._list.changes) >= MAX_CHANGES:  # too many to repeat: the next list has them
                 self._requests.end_page()
-            self._changes.append(change)
+            self._list.changes.append(change)
         self._apply({change.entry.pair: change.entry if change.is_routed else None})
 
     def _on_response(self, message: UMessage, arrived_ns: int) -> None:
@@ -404,31 +395,29 @@ class ExternalUsubscription:
             self._on_refusal(code, now_ns)
             return
         try:
-            page = self._page_in(message)
+            page = self._list.page_in(
+                message.payload, self._version, lambda: page_in(message, self._version, self._authority)
+            )
         except UStatusError:
             self.counts["unreadable"] += 1
             return
         self.counts["unreadable"] += page.skipped
-        count_before = len(self._listed)
-        self._listed |= {each.pair: each for each in page.subscriptions}
-        self._has_moved |= bool(self._overlap) and page.first != self._last_listed
-        self._has_moved |= page.has_more and not page.length  # it has nothing to continue from
-        self._listed_count += page.length - self._overlap
-        self._overlap, self._last_listed = int(page.length > 1), page.last
-        # A process that ignores the offset repeats its first page for ever.
-        is_last = not page.has_more or (self._has_moved and len(self._listed) == count_before)
-        if not is_last and self._listed_count < self.config.max_subscriptions:
+        is_last = self._list.add_page(page)
+        if not is_last and self._list.length < self.config.max_subscriptions:
             self._request_page(now_ns)
             return
-        self._pages, self._pages_read = self._pages_read, {}
+        self._on_last_page(now_ns, is_only=self._list.length == page.length)
+
+    def _on_last_page(self, now_ns: int, *, is_only: bool) -> None:
+        self._list.keep_decoded()
         self._refused = 0
         self._topics_in_silence.clear()
         known = {each.pair: each for each in self._directory if each.pair not in self._own}
-        if self._listed_count == page.length and not self._has_moved:
+        if is_only and not self._list.has_moved:
             self._quiet_ns = now_ns
             self._on_complete(known)
             return
-        if self._changes or self._has_moved:
+        if self._list.changes or self._list.has_moved:
             self._on_disturbed(known, now_ns)
             return
         self._quiet_ns = now_ns
@@ -437,15 +426,6 @@ class ExternalUsubscription:
         if self._missing and not is_second:
             self._begin_list()
             self._request_page(now_ns)
-
-    def _page_in(self, message: UMessage) -> Page:
-        """Decoded once for each content: 20 000 unchanged entries took 0.1 s of CPU at each list."""
-        place = (self._version, self._listed_count)
-        payload, page = self._pages.get(place, (b"", None))
-        if page is None or payload != message.payload:
-            page = page_in(message, self._version, self._authority)
-        self._pages_read[place] = (message.payload, page)
-        return page
 
     def _on_disturbed(self, known: dict[TopicEntityPair, SubscriptionRecord], now_ns: int) -> None:
         """Add what a list has whose pages moved while they were read. It may lack any entry, each time the same one."""
@@ -504,7 +484,7 @@ class ExternalUsubscription:
                 page = page_in(message, self._version, self._authority)
                 if not page.has_more and not page.skipped:
                     self._listed_topics.add(topic)
-                self._listed |= {each.pair: each for each in page.subscriptions if each.topic == topic}
+                self._list.add(each for each in page.subscriptions if each.topic == topic)
         self._request_topic(now_ns)
 
     def _on_complete(
@@ -513,11 +493,7 @@ class ExternalUsubscription:
         missing_before: set[TopicEntityPair] | None = None,
     ) -> None:
         """Those of `known` that are not listed end; with `missing_before`, only those of them that it has, too."""
-        for change in self._changes:
-            self._listed.pop(change.entry.pair, None)
-            if change.is_routed:
-                self._listed[change.entry.pair] = change.entry
-        listed, self._listed, self._changes = self._listed, {}, []
+        listed = self._list.pop_entries()
         missing = known.keys() - listed.keys()
         ending = missing if missing_before is None else missing & missing_before
         self._missing = missing - ending
