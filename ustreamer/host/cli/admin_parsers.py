@@ -43,7 +43,7 @@ def add_admin_commands(commands: "argparse._SubParsersAction[argparse.ArgumentPa
     ):
         which = add(letters, name, help_text, "dead-letters")
         which.add_argument("numbers", type=_number, metavar="ID", nargs="*", help="their numbers in `ls`")
-        which.add_argument("--all", action="store_true", help="all dead letters")
+        which.add_argument("--all", action="store_true", help="all; to redrive: all but calls")
         which.set_defaults(usage_error=which.error)
 
 

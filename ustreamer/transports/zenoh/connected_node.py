@@ -6,7 +6,9 @@ end. `link_monitor.py` says what the kernel shows of each kind of loss.
 """
 
 from collections import deque
+from math import ceil
 from threading import Lock
+from time import clock_getres
 from typing import Final
 
 import msgspec
@@ -27,7 +29,8 @@ _CLOSE_BYTES: Final = 5
 So has a node that closes with unread data: its kernel resets the connection.
 """
 _ACTIVE_NS: Final = 300_000_000
-_KERNEL_TICK_MS: Final = 4  # one tick of a kernel at 250 Hz
+_CLOCK_MONOTONIC_COARSE: Final = 6  # Linux; its resolution is the tick of the kernel, 4 ms at 250 Hz
+_KERNEL_TICK_MS: Final = ceil(clock_getres(_CLOCK_MONOTONIC_COARSE) * 1_000)
 _STALL_NS: Final = 4_000_000_000
 """Time without progress while data waits; below the 5 s after which Zenoh closes the link."""
 _UNREAD_NS: Final = 1_000_000_000

@@ -107,7 +107,7 @@ class LinkMonitor:
         self.multicast = False
         """True if a node is reached by multicast: its subscriptions are unknown, so it receives everything."""
         self.confirmed_ns = 0
-        """All puts before this time have arrived; 0 if unknown for one node."""
+        """All puts before this time have arrived, or their loss was detected; 0 if unknown for one node."""
         self.suspect = False
         """True if each connected node may be frozen or cut off."""
         self.has_suspect = False
@@ -115,7 +115,7 @@ class LinkMonitor:
         self.closed_unread = 0
         """Links that a node ended while its data waited here: what it held is lost on its side."""
         self.closed_stalled = 0
-        """Links to nodes that had read nothing for 4 s although data waited."""
+        """Links that ended when a node had acknowledged nothing for 4 s although data waited."""
         self.down_by_stopped_nodes = False
         """True if the link is down because nodes have stopped, also after Zenoh has closed their links."""
         self._context = context

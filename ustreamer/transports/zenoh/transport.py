@@ -520,7 +520,7 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
         about 1 000 each.
         `retransmitted` counts possibly lost messages that were put again, `not_retransmitted` those that could not be.
         `links_closed_unread` counts links that a node ended because this streamer did not read: what the node held is
-        lost on its side. `links_closed_stalled` counts links to nodes that read nothing.
+        lost on its side. `links_closed_stalled` counts links that ended after 4 s without an acknowledgement.
         `refused_announcement` counts invalid tokens of peers, `refused_announcement_limit` and
         `refused_advertisement_limit` those over the limits. `advertisements_failed` counts our topic advertisements
         that Zenoh refused. With `receipts`: `receipts_given`, `receipts_received`, and `receipts_waiting` count messages;
