@@ -108,10 +108,10 @@ class LinkMonitor:
         """True if a node is reached by multicast: its subscriptions are unknown, so it receives everything."""
         self.confirmed_ns = 0
         """All puts before this time have arrived, or their loss was detected; 0 if unknown for one node."""
-        self.suspect = False
+        self.all_suspect = False
         """True if each connected node may be frozen or cut off."""
-        self.has_suspect = False
-        """True if one node may be frozen or cut off, or was lost and publishers may not have detected it yet."""
+        self.any_suspect = False
+        """True if any node may be frozen or cut off, or was lost and publishers may not have detected it yet."""
         self.closed_unread = 0
         """Links that a node ended while its data waited here: what it held is lost on its side."""
         self.closed_stalled = 0
@@ -368,9 +368,9 @@ class LinkMonitor:
         nodes = self._nodes.values()
         self.confirmed_ns = self._confirmed_ns(now_ns)
         suspects = [node.is_suspect(now_ns) for node in nodes]
-        self.suspect = bool(suspects) and all(suspects)
+        self.all_suspect = bool(suspects) and all(suspects)
         losses = self._recent_losses(now_ns)
-        self.has_suspect = any(suspects) or any(each.since_ns < each.at_ns for each in losses)
+        self.any_suspect = any(suspects) or any(each.since_ns < each.at_ns for each in losses)
         # With several nodes a stalled one delays the others no longer than one put waits.
         self._all_stalled = bool(nodes) and all(node.is_stalled(now_ns) for node in nodes)
         if nodes:

@@ -147,7 +147,7 @@ class PossibleLosses:
                 self.collect()
         links, buffer = self._link_monitor, self._buffer
         # Until it fits again: the first sign of life confirms nothing yet.
-        hold, confirmed_ns = links.suspect or (buffer.hold and buffer.is_full), links.confirmed_ns
+        hold, confirmed_ns = links.all_suspect or (buffer.hold and buffer.is_full), links.confirmed_ns
         if self._awaited is not None:
             oldest_ns = self._awaited.oldest_kept_ns
             hold |= oldest_ns < self._monotonic_ns() - _OVERDUE_NS
@@ -386,7 +386,7 @@ class PossibleLosses:
     def _keep_suspect(self) -> None:
         """Store the unconfirmed puts while a node may be frozen or cut off."""
         links, keeper = self._link_monitor, self._sent_keeper
-        if keeper is None or not links.has_suspect:
+        if keeper is None or not links.any_suspect:
             return
         with self._buffer_lock:
             puts = self._buffer.messages_since(max(links.confirmed_ns, self._kept_until_ns))
@@ -433,7 +433,7 @@ class PossibleLosses:
         if publisher not in self._publishers:
             return True  # evicted
         links = self._link_monitor
-        if links.has_suspect or links.confirmed_ns <= last_ns:
+        if links.any_suspect or links.confirmed_ns <= last_ns:
             return False
         if publisher in self._new_losses or publisher in self._losses:
             return False
