@@ -101,7 +101,7 @@ class Simulation:
             multicast=False,
             settled_ns=0,
             confirmed_ns=0,
-            suspect=False,
+            all_suspect=False,
             sample=lambda: None,
             run_on_monitor=self._tasks.append,
             add_tick=self._ticks.append,
