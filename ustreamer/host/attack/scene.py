@@ -3,6 +3,7 @@
 
 import random
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from threading import Event
 from typing import Final
@@ -27,7 +28,10 @@ _FORGED: Final = b"forged"
 
 
 class Scene:
-    """The surroundings of all attacks on one streamer. `seconds` is the length of a window."""
+    """The surroundings of all attacks on one streamer. `seconds` is the length of a window.
+
+    Raises UStatusError(UNAVAILABLE) if the bystander finds no streamer.
+    """
 
     forged: Final = _FORGED
 
@@ -41,7 +45,16 @@ class Scene:
         self.ids = UuidSource(SYSTEM_CLOCK.wall_ms)
         self._closing = ExitStack()
         self._nodes: dict[str, ZenohNode] = {}
-        self._bystander: DemoApp | None = None
+        # Threads have the priority of the one that starts them. An attack runs at the lowest one, the bystander must not:
+        # so it is made here, with the threads of Zenoh in this process, and has a thread of its own.
+        self._honest = ThreadPoolExecutor(1, "bystander")
+        self._closing.callback(self._honest.shutdown)
+        try:
+            self.bystander = self._honest.submit(self._new_bystander).result()
+            """An honest application next to the subscriber of the vehicle path."""
+        except UStatusError:
+            self.close()
+            raise
 
     # --- time ---------------------------------------------------------------------------------------------------------
 
@@ -104,19 +117,19 @@ class Scene:
 
     # --- the bystander ------------------------------------------------------------------------------------------------
 
-    @property
-    def bystander(self) -> DemoApp:
-        """An honest application next to the subscriber of the vehicle path."""
-        if self._bystander is None:
-            home = self.target.home
-            address = UUri(home.authority, _BYSTANDER_ENTITY, 1, 0)
-            self._bystander = DemoApp("bystander", address, home.locator, self.target.usubscription_address)
-            self._closing.callback(self._bystander.close)
-            self._bystander.start()
-        return self._bystander
+    def _new_bystander(self) -> DemoApp:
+        home = self.target.home
+        address = UUri(home.authority, _BYSTANDER_ENTITY, 1, 0)
+        bystander = DemoApp("bystander", address, home.locator, self.target.usubscription_address)
+        self._closing.callback(bystander.close)
+        bystander.start()
+        return bystander
 
     def service_denied(self) -> str:
         """The effect if the bystander cannot subscribe now; "" if it can."""
+        return self._honest.submit(self._subscription_denied).result()
+
+    def _subscription_denied(self) -> str:
         topic = self.topic.with_resource(0x8000 | self.rng.randrange(0x4000))
         try:
             self._call(SUBSCRIBE, pb.SubscriptionRequest(topic=topic.to_pb()).SerializeToString())
