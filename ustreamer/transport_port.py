@@ -266,11 +266,13 @@ class SubscriberEnded(UStatusError):
 class Unconfirmed(NamedTuple):
     """Sent messages that are not known to have arrived, in order of their sends; some may have arrived.
 
-    `forgotten` is the number of further ones, which the transport could not keep.
+    `forgotten` is the number of further ones, which the transport could not keep. `on_disk` are the messages that its
+    `SentStore` has, and that stay there for the next start; some may be among `messages`.
     """
 
     messages: Sequence[UMessage] = ()
     forgotten: int = 0
+    on_disk: Collection[UUID] = ()
 
 
 class ReceivingThread(msgspec.Struct, frozen=True):

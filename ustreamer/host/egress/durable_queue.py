@@ -299,17 +299,23 @@ class DurableQueue(EndpointQueue):
             self._writer.join(timeout_s)
         return not self._writer.is_alive()
 
-    def reclaim(self, sent: Sequence[QueuedMessage]) -> Sequence[QueuedMessage]:
+    def reclaim(
+        self, sent: Sequence[QueuedMessage], on_disk: Collection[UUID] = ()
+    ) -> Sequence[QueuedMessage]:
         """Spool sent messages that may not have arrived before all others, for the next start.
 
-        Ends the writer. Those that the disk refuses are returned, as by any queue.
+        Ends the writer. Of the messages that were kept those `on_disk` stay there. Those that the disk refuses are
+        returned, as by any queue.
         """
         kept = self._kept_keys()
         left = list(sent)
+        staying = set[UUID]()
         if (left or kept) and self._end_writer(_END_WRITER_S):
             kept = self._kept_keys()
+            staying = self._staying({item.message.id for item in left}, frozenset(on_disk))
+            obsolete = [key for id, key in kept if id not in staying]
             try:
-                self._spool.prepend([self._record(item) for item in left], [key for _, key in kept])
+                self._spool.prepend([self._record(item) for item in left], obsolete)
                 left.clear()
             except UStatusError as error:
                 kept_ids = {id for id, _ in kept}
@@ -317,12 +323,19 @@ class DurableQueue(EndpointQueue):
                 self._write_error = error.status
                 extra = {"endpoint": self.name, "reason": str(error), "messages": len(left)}
                 log.error("egress.not_persisted", extra=extra)  # noqa: TRY400 - the reason is enough
-        spooled = len(sent) - len(left)
+        spooled = len(sent) - len(left) + len(staying)
         with self._lock:
             self.ledger.settled[Verdict.DELIVERED] -= spooled
             self._left_on_disk += spooled
             self._persisted += spooled
         return super().reclaim(left)
+
+    def _staying(self, reclaimed: Collection[UUID], on_disk: Collection[UUID]) -> set[UUID]:
+        """The kept messages that are on disk only: the memory of the transport had no room for them."""
+        with self._lock:
+            ids = {id for id, _ in self._sent_records.on_disk() if id in on_disk}
+            ids |= {id for id, _ in self._unreceipted.values() if self._awaits_receipt(id)}
+        return ids.difference(reclaimed)
 
     def _kept_keys(self) -> list[tuple[UUID, bytes]]:
         """The ids and keys of the sent messages on disk that may not have arrived."""

@@ -14,7 +14,7 @@ cost 22 to 32 us of CPU per message from SOME/IP to Zenoh, the direct send 9 us.
 
 import random
 from bisect import bisect_right
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from heapq import nlargest
 from itertools import accumulate
 from threading import current_thread
@@ -38,6 +38,7 @@ from ustreamer.uprotocol.uattributes import UAttributes
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatus
 from ustreamer.uprotocol.utransport import BatchListener
+from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import UUri
 
 _FULLEST = 3
@@ -453,10 +454,12 @@ class EndpointQueue(SendWorker):
             self._queue.resume_all()
             self._changed.notify_all()
 
-    def reclaim(self, sent: Sequence[QueuedMessage]) -> Sequence[QueuedMessage]:
+    def reclaim(
+        self, sent: Sequence[QueuedMessage], on_disk: Collection[UUID] = ()
+    ) -> Sequence[QueuedMessage]:
         """Settle sent messages that may not have arrived as DEAD_LETTERED instead of DELIVERED, and return them.
 
-        The caller reports them as undelivered. Taps keep the first verdict.
+        The caller reports them as undelivered. Taps keep the first verdict. `on_disk`: see `Unconfirmed`.
         """
         with self._lock:
             self.ledger.settled[Verdict.DELIVERED] -= len(sent)

@@ -110,13 +110,13 @@ def reclaim_unconfirmed(
     """
     lost = 0
     for name, transport in transports.items():
-        sent, forgotten = transport.finish()
+        sent, forgotten, on_disk = transport.finish()
         # A change without a subscriber behind this endpoint was for listeners only.
         messages = [each for each in sent if not dispatcher.router.is_broadcast(name, each.attributes)]
         status = UStatus(UCode.UNAVAILABLE, f"sent to endpoint {name!r}, but it may not have arrived")
         queue = queues[name]
         # Without messages too: then the queue deletes what it kept on disk.
-        dead = queue.reclaim(SentMessages(dispatcher, queue, ingress_of).as_queued(messages))
+        dead = queue.reclaim(SentMessages(dispatcher, queue, ingress_of).as_queued(messages), on_disk)
         if not (messages or forgotten):
             continue
         for item in dead:

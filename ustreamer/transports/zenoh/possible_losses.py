@@ -38,6 +38,7 @@ from ustreamer.transports.zenoh.route_publishers import (
 from ustreamer.transports.zenoh.sent_keeper import AwaitedKeeper, Put, SentKeeper
 from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.umessage import UMessage
+from ustreamer.uprotocol.uuid import UUID
 
 if TYPE_CHECKING:
     from ustreamer.transports.zenoh.receipts.awaited_receipts import AwaitedReceipts, Receiver
@@ -473,7 +474,8 @@ class PossibleLosses:
             # Once each: what was put again is remembered twice.
             unique = {(publisher, message.id): (put_ns, message) for put_ns, publisher, message in puts}
             in_order = sorted(unique.values(), key=itemgetter(0))
-            return Unconfirmed([message for _, message in in_order], self.not_retransmitted - evicted_before)
+            messages = [message for _, message in in_order]
+            return Unconfirmed(messages, self.not_retransmitted - evicted_before, self._awaited_on_disk())
 
     def _unreceipted(self) -> Iterator[tuple[int, RoutePublisher, UMessage]]:
         """The remembered puts without a receipt, but no answered Requests."""
@@ -481,6 +483,14 @@ class PossibleLosses:
         for publisher, put_ns, message in self._remembered_of(awaited).values() if awaited else ():
             if isinstance(publisher, RoutePublisher) and not self._is_answered(message):
                 yield put_ns, publisher, message
+
+    def _awaited_on_disk(self) -> list[UUID]:
+        """The stored puts without a receipt, also those for which the memory had no room."""
+        awaited, keeper = self._awaited, self._awaited_keeper
+        if awaited is None or keeper is None:
+            return []
+        answered = self._answered_requests
+        return [id for kept, id in keeper.stored() if awaited.is_awaited(kept) and id not in answered]
 
 
 def _is_repeatable(message: UMessage) -> bool:
