@@ -229,10 +229,10 @@ def test_puts_since_a_node_may_have_stopped_reading_are_unconfirmed_but_no_answe
     assert len(received(subscriber, 6)) == 6
     bench.answered.add_reqids([answered.id])
     bench.links.unconfirmed_spans = lambda: [UnconfirmedSpan(begin_ns, end_ns, 1 << 62)]  # type: ignore[method-assign]
-    messages, forgotten = bench.sender.unconfirmed()
+    messages, forgotten, _ = bench.sender.unconfirmed()
     assert ([int(each.payload) for each in messages], forgotten) == ([1, 3, 4], 0)
     bench.links.unconfirmed_spans = list  # type: ignore[method-assign]
-    assert bench.sender.unconfirmed() == ([], 0)
+    assert bench.sender.unconfirmed() == ([], 0, [])
 
 
 def test_puts_that_wait_for_a_lost_subscriber_are_unconfirmed_once_each(make_bench: MakeBench) -> None:
@@ -254,7 +254,7 @@ def test_evicted_puts_that_may_be_lost_are_counted(make_bench: MakeBench) -> Non
     subscriber = bench.listen()
     bench.put(*(numbered(n) for n in range(5)))
     bench.unsubscribe(subscriber)
-    messages, forgotten = bench.sender.unconfirmed()
+    messages, forgotten, _ = bench.sender.unconfirmed()
     assert ([int(each.payload) for each in messages], forgotten) == ([2, 3, 4], 2)
     subscriber = bench.listen()
     bench.put(numbered(5))

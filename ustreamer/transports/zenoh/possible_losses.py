@@ -15,6 +15,7 @@ A put that may be lost is in one or more of these places:
 | `AwaitedKeeper` | with a store: whose receipt is overdue | their receipt |
 """
 
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from threading import Lock
@@ -49,6 +50,7 @@ _OVERDUE_NS: Final = 300_000_000
 """Without a receipt for this time, puts stay in the retransmit buffer beyond its age."""
 _FORGOTTEN_NS: Final = 10_000_000_000
 """Twice the longest wait of a put: a put that is not remembered then never will be."""
+_MAX_ORPHANS: Final = 65_536
 _RETURN_NS: Final = 1_500_000_000
 """The time in which a lost subscriber may return: a Zenoh node that lost its link connects again after 1 s."""
 
@@ -109,6 +111,8 @@ class PossibleLosses:
         """Whether puts are remembered."""
         # Evicted from the retransmit buffer unconfirmed; not yet counted, because the time of a loss is not known.
         self._evicted: list[tuple[int, int]] = []
+        self._orphans: OrderedDict[RoutePublisher, int] = OrderedDict()
+        """Evicted publishers whose puts may be in the retransmit buffer, with the times of their eviction."""
         self._losses: dict[RoutePublisher, int] = {}
         """Publishers that lost their subscribers, each with the time; `collect` empties it."""
         self._sent_keeper = None if sent_store is None else SentKeeper(sent_store)
@@ -207,8 +211,15 @@ class PossibleLosses:
         if not losses:
             return
         with self._buffer_lock:
-            remembered = self._buffer.messages_of(losses.keys())
+            remembered = self._buffer.messages_of(losses.keys() | self._orphans.keys())
             self._evicted += self._buffer.pop_evicted()
+        while self._orphans:  # no publisher puts these again
+            puts = remembered.get(self._orphans.popitem()[0], [])
+            self._evicted += [
+                (put_ns, 1)
+                for put_ns, each in puts
+                if not (self._is_answered(each) or self._is_awaited(each))
+            ]
         for publisher, noticed_ns in losses.items():
             if not publisher.to_retransmit:  # else this time is later than that of the first loss
                 publisher.lost_ns = noticed_ns
@@ -281,6 +292,11 @@ class PossibleLosses:
         """The publisher is not used any more: nothing of it is put again. Call `collect` before the eviction."""
         self.not_retransmitted += len(publisher.to_retransmit)
         publisher.to_retransmit = []
+        orphans, now_ns = self._orphans, self._monotonic_ns()
+        orphans[publisher] = now_ns
+        gone_ns = max(self._buffer.confirmed_ns, 0 if self._buffer.hold else now_ns - self._window_ns)
+        while len(orphans) > _MAX_ORPHANS or orphans[next(iter(orphans))] < gone_ns:
+            orphans.popitem(last=False)
 
     def _is_answered(self, message: UMessage) -> bool:
         return message.attributes.type is UMessageType.REQUEST and message.id in self._answered_requests
@@ -328,19 +344,22 @@ class PossibleLosses:
             return
         found = self._remembered_of(lost)
         for id in [each for each in lost if each not in found]:
-            kept = self._kept_on_disk(id)
+            kept = None if self._awaited_keeper is None else self._awaited_keeper.read(id)
+            publisher = None if kept is None else self._publishers.find(route_of(kept.attributes))
             if kept is None:
                 awaited.abandon([id])
-            elif not kept[0].open:
+            elif publisher is None or not publisher.open:
                 awaited.postpone(id)  # the next tick reads it again
             else:
-                self._put_unconfirmed(awaited, id, kept[0], lost[id], kept[1])
-        for id, (route, put_ns, message) in found.items():
-            assert isinstance(route, RoutePublisher)
-            if not route.open:
+                self._put_unconfirmed(awaited, id, publisher, lost[id], kept)
+        for id, (origin, put_ns, message) in found.items():
+            publisher = self._publishers.find(route_of(message.attributes))
+            if publisher is None or (publisher is not origin and not publisher.open):
+                awaited.postpone(id)  # its own publisher was evicted
+            elif not publisher.open:
                 awaited.block([id])  # put again when a subscriber is back
-                continue
-            self._put_unconfirmed(awaited, id, route, put_ns, message)
+            else:
+                self._put_unconfirmed(awaited, id, publisher, put_ns, message)
 
     def _put_unconfirmed(
         self, awaited: "AwaitedReceipts", id: bytes, publisher: RoutePublisher, put_ns: int, message: UMessage
@@ -350,12 +369,6 @@ class PossibleLosses:
             self.not_retransmitted += 1
         if not awaited.is_awaited(id):
             awaited.forget([id])
-
-    def _kept_on_disk(self, id: bytes) -> tuple[RoutePublisher, UMessage] | None:
-        """A message that the store has, for one that is not remembered: the memory for those has a bound."""
-        message = None if self._awaited_keeper is None else self._awaited_keeper.read(id)
-        publisher = None if message is None else self._publishers.find(route_of(message.attributes))
-        return None if message is None or publisher is None else (publisher, message)
 
     def _remembered_of(self, ids: Mapping[bytes, int]) -> dict[bytes, Put]:
         """The puts with these ids that are remembered, in order. `ids` are in the form of receipts, with their times."""
