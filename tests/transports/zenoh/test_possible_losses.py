@@ -215,6 +215,21 @@ def test_an_evicted_publisher_counts_its_unsent_retransmissions(make_bench: Make
     assert bench.sender.not_retransmitted == 1
 
 
+def test_the_puts_of_an_evicted_publisher_are_put_again_by_the_next_one_or_counted(
+    make_bench: MakeBench,
+) -> None:
+    bench = make_bench()
+    bench.sender._publishers.limit = 1
+    subscriber = bench.listen()
+    bench.put(numbered(0), numbered(1, 1))  # another topic: it evicts the publisher of the first one
+    bench.put(numbered(2))  # and the other way round
+    assert received(subscriber, 3) == [0, 1, 2]
+    bench.unsubscribe(subscriber)
+    assert received(bench.listen(), 2) == [0, 2]
+    wait_until(lambda: bench.sender.retransmitted == 2, "the retransmission")
+    assert bench.sender.not_retransmitted == 1
+
+
 def test_puts_since_a_node_may_have_stopped_reading_are_unconfirmed_but_no_answered_request(
     make_bench: MakeBench,
 ) -> None:

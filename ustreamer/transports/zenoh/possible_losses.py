@@ -213,13 +213,7 @@ class PossibleLosses:
         with self._buffer_lock:
             remembered = self._buffer.messages_of(losses.keys() | self._orphans.keys())
             self._evicted += self._buffer.pop_evicted()
-        while self._orphans:  # no publisher puts these again
-            puts = remembered.get(self._orphans.popitem()[0], [])
-            self._evicted += [
-                (put_ns, 1)
-                for put_ns, each in puts
-                if not (self._is_answered(each) or self._is_awaited(each))
-            ]
+        self._assign_orphans(losses, remembered)
         for publisher, noticed_ns in losses.items():
             if not publisher.to_retransmit:  # else this time is later than that of the first loss
                 publisher.lost_ns = noticed_ns
@@ -230,6 +224,23 @@ class PossibleLosses:
                 self._awaited.block([receipt_id(message.id) for _, message in publisher.to_retransmit])
             if self._sent_keeper is not None:
                 self._new_losses[publisher] = _NewLoss(noticed_ns + DETECTION_NS)
+
+    def _assign_orphans(
+        self, losses: Mapping[RoutePublisher, int], remembered: dict[Hashable, list[tuple[int, UMessage]]]
+    ) -> None:
+        """Give the puts of evicted publishers to the present ones of their routes. Others are not put again."""
+        for orphan in self._orphans:
+            puts = remembered.get(orphan, [])
+            present = self._publishers.find(orphan.route)
+            if present is not None and present in losses:
+                remembered[present] = sorted(puts + remembered.get(present, []), key=itemgetter(0))
+                continue
+            self._evicted += [
+                (put_ns, 1)
+                for put_ns, message in puts
+                if not (self._is_answered(message) or self._is_awaited(message))
+            ]
+        self._orphans.clear()
 
     def on_subscriber_found(self, publisher: RoutePublisher) -> None:
         """Retransmit possibly lost messages and open the route, if a subscriber still matches."""
