@@ -223,9 +223,13 @@ class StopScenario:
         self.router.kill()
         return self.subscriber.received, self._received_later()
 
-    def restart(self) -> None:
-        """SIGKILL for the streamer and the router, and a new start of both."""
-        self._streamer.kill()
+    def restart(self, *, in_order: bool = False) -> None:
+        """SIGKILL for the router, and for the streamer or SIGTERM `in_order`, and a new start of both."""
+        if in_order:
+            self._streamer.send_sigterm()
+            assert self._streamer.wait_exit() == 0, self._streamer.output
+        else:
+            self._streamer.kill()
         self.router.kill()
         self.router = self.start_process("router")
         self._streamer = StreamerProcess(self._config).wait_ready()

@@ -234,6 +234,19 @@ def test_what_exceeds_the_memory_for_retransmissions_is_sent_again_from_the_disk
         scene.check_received_once()
 
 
+def test_a_stop_keeps_what_exceeds_the_memory_for_retransmissions_on_disk(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        scene = ReceiptScenario(tmp_path / "receipts", stack, retransmit_bytes=400_000)
+        before = scene.sent
+        scene.freeze_receiver()
+        scene.send(2 * HZ, 2.0, 1_400)  # 1.1 MB
+        scene.wait_accepted()
+        scene.wait_on_disk(range(before, scene.sent))
+        scene.restart(in_order=True)
+        scene.thaw_receiver()
+        scene.check_received_once()
+
+
 @pytest.mark.soak
 @pytest.mark.skipif(not has_strace(), reason="needs strace, which records when files are written and synced")
 @pytest.mark.parametrize("seed", [1, 2, 3])

@@ -131,6 +131,18 @@ def test_a_stop_without_unconfirmed_messages_leaves_none_on_disk(tmp_path: Path)
     assert Life(tmp_path).queue.queued == 0
 
 
+def test_a_stop_keeps_what_is_on_disk_only(tmp_path: Path) -> None:
+    """The memory of the transport has no room for 0 and 1, which have not arrived; 2 and 3 have arrived."""
+    first = Life(tmp_path)
+    items = first.keep("one", 0, 1, 2, 3, 4)
+    first.write()
+    on_disk = [items[n].message.id for n in (0, 1, 4)]
+    assert first.queue.reclaim(first.sent_items(4), on_disk) == []
+    assert first.queue.persisted == 3
+    first.die()
+    assert Life(tmp_path).all_sent() == [0, 1, 4]
+
+
 def test_a_stop_on_a_full_disk_reports_only_what_is_not_on_disk(tmp_path: Path) -> None:
     first = Life(tmp_path)
     [zero, one] = first.keep("one", 0, 1)
