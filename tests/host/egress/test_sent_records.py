@@ -354,6 +354,15 @@ def test_a_message_is_safe_when_it_is_on_disk_or_was_sent_some_time_ago(tmp_path
     life.die()
 
 
+def test_what_a_stop_abandons_without_a_disk_is_not_safe(tmp_path: Path) -> None:
+    life = Life(tmp_path, down=True)
+    received_ns = life.clock.now_ns
+    life.offer(life.number(0))
+    assert len(life.queue.abandon_all(STOPPED)) == 1
+    life.clock.now_ns += 500_000_000
+    assert life.queue.safe_before_ns() == received_ns
+
+
 def test_a_stop_deletes_a_message_that_was_kept_for_two_routes(tmp_path: Path) -> None:
     life = Life(tmp_path)
     life.keep("one", 1)

@@ -172,6 +172,7 @@ class DurableQueue(EndpointQueue):
         """The ids of the messages that `restore` found, by the endpoint at which they were received."""
         self._persisted = 0
         self._left_on_disk = 0
+        self._abandoned_ns = NEVER_NS  # when the oldest one of those that a stop abandoned was received
         self._committed = 0
         self._write_error: UStatus | None = None
         self._new_limits: EgressLimits | None = None
@@ -461,10 +462,13 @@ class DurableQueue(EndpointQueue):
         return self._change_sent(lambda: self._sent_records.release(route, ids))
 
     def safe_before_ns(self) -> int:
-        """Messages received before this time were sent `DELETE_DELAY_NS` ago, or are on disk."""
+        """Messages received before this time were sent `DELETE_DELAY_NS` ago, or are on disk.
+
+        What a stop abandons without a disk is not safe: its sender should keep it.
+        """
         with self._lock:
             oldest = next(iter(self.write_buffer), None)
-            sent_ns = self._clock.monotonic_ns() - DELETE_DELAY_NS
+            sent_ns = min(self._clock.monotonic_ns() - DELETE_DELAY_NS, self._abandoned_ns)
             return sent_ns if oldest is None else min(sent_ns, oldest.received_ns)
 
     def _change_sent(self, change: Callable[[], None]) -> bool:
@@ -735,6 +739,7 @@ class DurableQueue(EndpointQueue):
             waiting = self._queue.pop_all()
             abandoned = [item for item in waiting if not item.spool_key]
             self._left_on_disk += len(waiting) - len(abandoned)
+            self._abandoned_ns = min([self._abandoned_ns, *(item.received_ns for item in abandoned)])
             return self._settle_abandoned(abandoned, status)
 
     def no_more_retries(self, status: UStatus) -> None:
