@@ -610,6 +610,22 @@ def test_a_closed_output_pipe_causes_no_traceback() -> None:
     assert running.returncode == ExitCode.FAILURE
 
 
+def test_output_that_cannot_be_written_is_an_error_of_one_line() -> None:
+    with open("/dev/full", "w") as full:  # noqa: PTH123 - a device
+        running = process("plugins", "--json", stdout=full)
+        _, err = running.communicate(timeout=DEADLINE_S)
+    assert (running.returncode, err) == (
+        ExitCode.FAILURE,
+        "cannot write the output: No space left on device\n",
+    )
+
+
+def test_a_command_with_a_closed_output_ends_normally() -> None:
+    running = process("plugins", "--json", stdout=None, preexec_fn=lambda: os.close(1))
+    _, err = running.communicate(timeout=DEADLINE_S)
+    assert (running.returncode, err) == (ExitCode.OK, "")
+
+
 def test_output_to_a_file_on_a_full_disk_ends_no_streamer(written: Written) -> None:
     with open("/dev/full", "w") as full:  # noqa: PTH123 - a device
         running = process("run", written(LOCAL), "--log-format", "json", stdout=full)

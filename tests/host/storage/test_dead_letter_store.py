@@ -313,6 +313,27 @@ def test_letters_above_the_queue_limit_are_counted_without_waiting(
     assert (writer.statistics()["persisted"], writer.statistics()["stored"]) == (4, 4)
 
 
+def test_letters_that_are_not_on_disk_in_time_at_the_end_are_counted(
+    start_writer: Callable[..., DeadLetterWriter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = start_writer()
+    stuck, reached = Event(), Event()
+
+    def hanging(letters: list[StoredDeadLetter]) -> None:
+        reached.set()
+        assert stuck.wait(DEADLINE_S)
+
+    monkeypatch.setattr(writer.store, "append", hanging)
+    writer.enqueue_letter(letter("in the disk"))
+    assert reached.wait(DEADLINE_S)
+    for text in "ab":
+        writer.enqueue_letter(letter(text))
+    for _ in range(2):
+        writer.close(0.01)
+        assert (writer.statistics()["waiting"], writer.statistics()["not_persisted"]) == (0, 3)
+    stuck.set()
+
+
 def test_the_queue_is_bounded_by_bytes(
     start_writer: Callable[..., DeadLetterWriter], monkeypatch: pytest.MonkeyPatch
 ) -> None:

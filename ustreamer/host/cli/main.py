@@ -7,6 +7,7 @@ the import of modules.
 """
 
 import argparse
+import errno
 import gc
 import os
 import sys
@@ -30,6 +31,8 @@ Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # n
 """The action to which commands are added."""
 
 _MAX_SECONDS: Final = 86_400
+_OUTPUT_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""Errors of a write to a file; those of the standard output have no file name."""
 
 
 class ExitCode(IntEnum):
@@ -48,6 +51,8 @@ class ExitCode(IntEnum):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
+    if sys.stdout is None:  # closed by the caller: `>&-`
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - until the end
     words = sys.argv[1:] if argv is None else argv
     try:
         arguments = parser(words[0] if words else "").parse_args(words)
@@ -60,6 +65,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:  # while a command starts: a running one has a handler
         return ExitCode.INTERRUPTED
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in _OUTPUT_ERRORS and error.filename is None:
+            _discard_output(sys.stdout)
+            print(f"cannot write the output: {error.strerror}", file=sys.stderr)
+            return ExitCode.FAILURE
         exit_code = _exit_code_of(error)
         if exit_code is None:
             raise

@@ -37,7 +37,7 @@ class DeadLetterWriter:
         self._queued_bytes = 0
         self._by_network: Counter[str] = Counter()
         self._changed = Condition()
-        self._writing = False
+        self._writing = 0  # letters of the batch in progress
         self._closing = False
         self._counts = {"persisted": 0, "not_persisted": 0}
         self._failing = False
@@ -83,7 +83,7 @@ class DeadLetterWriter:
                 continue
             self._append(batch)
             with self._changed:
-                self._writing = False
+                self._writing = 0
                 self._changed.notify_all()
 
     def _next_batch(self) -> list[StoredDeadLetter] | None:
@@ -97,7 +97,7 @@ class DeadLetterWriter:
             batch, self._queued = self._queued[:_BATCH], self._queued[_BATCH:]
             self._by_network.subtract(network_of(each.ingress, each.endpoint) for each in batch)
             self._queued_bytes -= sum(len(each.message.payload) for each in batch if type(each) is DeadLetter)
-            self._writing = bool(batch)
+            self._writing = len(batch)
         return [self._to_stored(each) for each in batch]
 
     def _to_stored(self, letter: DeadLetter | StoredDeadLetter) -> StoredDeadLetter:
@@ -127,14 +127,21 @@ class DeadLetterWriter:
             return self._changed.wait_for(lambda: not self._queued and not self._writing, timeout_s)
 
     def close(self, timeout_s: float) -> None:
-        """Write the queued letters and close the store. May be repeated."""
+        """Write the queued letters and close the store. May be repeated.
+
+        What is not on disk in time counts as `not_persisted`.
+        """
         with self._changed:
             self._closing = True
             self._changed.notify_all()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
-        if not self._thread.is_alive():  # else a commit hangs, and closing would wait for it
+        if not self._thread.is_alive():
             self.store.close()
+            return
+        with self._changed:  # a commit hangs, and closing would wait for it
+            self._counts["not_persisted"] += len(self._queued) + self._writing
+            self._queued, self._writing = [], 0
 
     def statistics(self) -> Mapping[str, int]:
         """`persisted` and `not_persisted` since the start, `waiting` now, and the store's statistics."""
