@@ -371,3 +371,13 @@ def test_a_stop_deletes_a_message_that_was_kept_for_two_routes(tmp_path: Path) -
     assert life.queue.reclaim([]) == []
     life.die()
     assert Life(tmp_path).queue.queued == 0
+
+
+def test_a_stop_keeps_one_record_of_a_message_that_was_kept_for_two_routes(tmp_path: Path) -> None:
+    life = Life(tmp_path)
+    [item] = life.keep("one", 1)
+    life.queue.keep("two", [item])
+    life.write()
+    assert life.queue.reclaim([], [item.message.id]) == []
+    life.die()
+    assert Life(tmp_path).all_sent() == [1]

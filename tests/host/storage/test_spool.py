@@ -127,6 +127,13 @@ def test_messages_are_deleted_in_the_transaction_that_prepends_others(spool: Spo
     assert (reopened(spool), spool.messages) == ([0, 2, 0, 0, 0, 0, 0], 2)
 
 
+def test_deleted_messages_of_the_class_are_not_moved_behind_the_prepended_ones(spool: Spool) -> None:
+    deleted, _ = add(spool, 5, 6, rank=1)
+    spool.prepend([(1, numbered(1))], [deleted])
+    assert numbers(spool, 1) == [1, 6]
+    assert (reopened(spool)[1], spool.messages) == (2, 2)
+
+
 def test_a_full_spool_refuses_prepended_messages(tmp_path: Path) -> None:
     spool = a_spool(tmp_path, SpoolLimits(3, 100_000))
     spool.open()

@@ -25,7 +25,7 @@ from ustreamer.transports.zenoh.receipts.receipt_keys import (
     token_key,
 )
 from ustreamer.transports.zenoh.retransmit import AnsweredRequests, Origin, RetransmitConfig
-from ustreamer.transports.zenoh.route_publishers import RoutePublisher, RoutePublishers
+from ustreamer.transports.zenoh.route_publishers import RoutePublishers
 from ustreamer.transports.zenoh.subscriber import ListenerFilters
 from ustreamer.uprotocol.umessage import UMessage, request
 from ustreamer.uprotocol.uuri import ANY
@@ -215,21 +215,6 @@ def test_an_evicted_publisher_counts_its_unsent_retransmissions(make_bench: Make
     assert bench.sender.not_retransmitted == 1
 
 
-def test_the_puts_of_an_evicted_publisher_are_put_again_by_the_next_one_or_counted(
-    make_bench: MakeBench,
-) -> None:
-    bench = make_bench()
-    bench.sender._publishers.limit = 1
-    subscriber = bench.listen()
-    bench.put(numbered(0), numbered(1, 1))  # another topic: it evicts the publisher of the first one
-    bench.put(numbered(2))  # and the other way round
-    assert received(subscriber, 3) == [0, 1, 2]
-    bench.unsubscribe(subscriber)
-    assert received(bench.listen(), 2) == [0, 2]
-    wait_until(lambda: bench.sender.retransmitted == 2, "the retransmission")
-    assert bench.sender.not_retransmitted == 1
-
-
 def test_puts_since_a_node_may_have_stopped_reading_are_unconfirmed_but_no_answered_request(
     make_bench: MakeBench,
 ) -> None:
@@ -358,7 +343,7 @@ def test_what_is_too_late_to_be_put_again_is_counted(make_bench: MakeBench, *, i
         bench.links,
         publishers,
         put_lock,
-        lambda publisher, put_ns, message: in_time,
+        lambda put_ns, message: in_time,
         opened.append,
         RetransmitConfig(),
         AnsweredRequests(0),
@@ -403,7 +388,7 @@ def test_a_put_without_a_receipt_stays_remembered_if_another_put_is_made_during_
         bench.links,
         publishers,
         Lock(),
-        lambda publisher, put_ns, message: True,
+        lambda put_ns, message: True,
         lambda _: None,
         RetransmitConfig(),
         AnsweredRequests(0),
@@ -430,8 +415,14 @@ def test_a_put_without_a_receipt_stays_remembered_if_another_put_is_made_during_
     assert losses.remembered_count == 2
 
 
-def test_what_is_not_remembered_any_more_is_put_again_from_the_store(make_bench: MakeBench) -> None:
-    """Without this, the bound of the memory would lose messages that are on disk."""
+@pytest.mark.parametrize("is_evicted", [False, True])
+def test_what_is_not_remembered_any_more_is_put_again_from_the_store(
+    make_bench: MakeBench, *, is_evicted: bool
+) -> None:
+    """Without this, the bound of the memory would lose messages that are on disk.
+
+    Where the publisher was evicted, the put declares the next one.
+    """
     bench, awaited, put_again = (
         make_bench(),
         AwaitedReceipts("own", CLOCK.monotonic_ns, 15 * 10**9),
@@ -440,7 +431,7 @@ def test_what_is_not_remembered_any_more_is_put_again_from_the_store(make_bench:
     context, store = EndpointContext("backbone", ALPHA, CLOCK), RecordedSentStore()
     publishers = RoutePublishers(bench.session, context, limit=1, awaited=awaited)
 
-    def put_one_again(publisher: RoutePublisher, put_ns: int, message: UMessage) -> bool:
+    def put_one_again(put_ns: int, message: UMessage) -> bool:
         put_again.append(int(message.payload))
         receiver.puts.append((CLOCK.monotonic_ns(), receipt_id(message.id)))
         return True
@@ -489,7 +480,10 @@ def test_what_is_not_remembered_any_more_is_put_again_from_the_store(make_bench:
         awaited.on_receipt(receipt_key(giver), b"")  # it has returned
         losses.on_tick()
     assert put_again == []
-    publisher.open = True
+    if is_evicted:
+        assert publishers.pop_least_used() is publisher
+    else:
+        publisher.open = True
     losses.on_tick()
     assert put_again[:3] == [0, 1, 2]
     assert awaited.missing == 0

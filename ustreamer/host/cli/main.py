@@ -7,7 +7,6 @@ the import of modules.
 """
 
 import argparse
-import errno
 import gc
 import os
 import sys
@@ -31,8 +30,6 @@ Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # n
 """The action to which commands are added."""
 
 _MAX_SECONDS: Final = 86_400
-_OUTPUT_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""Errors of a write to a file; those of the standard output have no file name."""
 
 
 class ExitCode(IntEnum):
@@ -65,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:  # while a command starts: a running one has a handler
         return ExitCode.INTERRUPTED
     except Exception as error:
-        if isinstance(error, OSError) and error.errno in _OUTPUT_ERRORS and error.filename is None:
+        if isinstance(error, OSError) and _is_output_refused():
             _discard_output(sys.stdout)
             print(f"cannot write the output: {error.strerror}", file=sys.stderr)
             return ExitCode.FAILURE
@@ -476,6 +473,15 @@ def _print_ready() -> None:
         extra = {"reason": str(error)}
         logging.getLogger("ustreamer.streamer").warning("streamer.ready_not_printed", extra=extra)
         _discard_output(sys.stdout)
+
+
+def _is_output_refused() -> bool:
+    """Whether the standard output refuses what was printed."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        return True
+    return False
 
 
 def _discard_output(stream: TextIO) -> None:

@@ -310,11 +310,12 @@ class DurableQueue(EndpointQueue):
         """
         kept = self._kept_keys()
         left = list(sent)
-        staying = set[UUID]()
+        staying = dict[UUID, bytes]()
         if (left or kept) and self._end_writer(_END_WRITER_S):
             kept = self._kept_keys()
             staying = self._staying({item.message.id for item in left}, frozenset(on_disk))
-            obsolete = [key for id, key in kept if id not in staying]
+            stays = frozenset(staying.values())
+            obsolete = [key for _, key in kept if key not in stays]
             try:
                 self._spool.prepend([self._record(item) for item in left], obsolete)
                 left.clear()
@@ -331,12 +332,12 @@ class DurableQueue(EndpointQueue):
             self._persisted += spooled
         return super().reclaim(left)
 
-    def _staying(self, reclaimed: Collection[UUID], on_disk: Collection[UUID]) -> set[UUID]:
-        """The kept messages that are on disk only: the memory of the transport had no room for them."""
+    def _staying(self, reclaimed: Collection[UUID], on_disk: Collection[UUID]) -> dict[UUID, bytes]:
+        """The kept messages that are on disk only, each with one key: the memory of the transport had no room for them."""
         with self._lock:
-            ids = {id for id, _ in self._sent_records.on_disk() if id in on_disk}
-            ids |= {id for id, _ in self._unreceipted.values() if self._awaits_receipt(id)}
-        return ids.difference(reclaimed)
+            return {
+                id: key for id, key in self._sent_records.on_disk() if id in on_disk and id not in reclaimed
+            }
 
     def _kept_keys(self) -> list[tuple[UUID, bytes]]:
         """The ids and keys of the sent messages on disk that may not have arrived."""

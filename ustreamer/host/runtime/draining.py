@@ -116,7 +116,10 @@ def reclaim_unconfirmed(
         status = UStatus(UCode.UNAVAILABLE, f"sent to endpoint {name!r}, but it may not have arrived")
         queue = queues[name]
         # Without messages too: then the queue deletes what it kept on disk.
-        dead = queue.reclaim(SentMessages(dispatcher, queue, ingress_of).as_queued(messages), on_disk)
+        broadcasts = {each.id for each in sent} - {each.id for each in messages}
+        dead = queue.reclaim(
+            SentMessages(dispatcher, queue, ingress_of).as_queued(messages), set(on_disk) - broadcasts
+        )
         if not (messages or forgotten):
             continue
         for item in dead:

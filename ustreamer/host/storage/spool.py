@@ -189,7 +189,7 @@ class Spool:
 
         The other messages of these classes move behind them: they get new keys.
         """
-        following = self._next.copy()
+        following, deleted = self._next.copy(), frozenset(deleted_keys)
         records, moved, deletes = list[Record](), list[Record](), list(deleted_keys)
 
         def append(to: list[Record], rank: int, content: SpoolRecord) -> None:
@@ -201,7 +201,7 @@ class Spool:
             append(records, rank, content)
         for rank in sorted({rank for rank, _ in added}):
             for key, content_found in self.read(rank, None, self.messages, self.bytes):
-                if content_found is not None and key not in self._pending_deletes:
+                if content_found is not None and key not in self._pending_deletes and key not in deleted:
                     append(moved, rank, content_found)
                     deletes.append(key)
         self._check_limits(records, replaced=len(deleted_keys))

@@ -15,7 +15,6 @@ A put that may be lost is in one or more of these places:
 | `AwaitedKeeper` | with a store: whose receipt is overdue | their receipt |
 """
 
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from threading import Lock
@@ -50,7 +49,6 @@ _OVERDUE_NS: Final = 300_000_000
 """Without a receipt for this time, puts stay in the retransmit buffer beyond its age."""
 _FORGOTTEN_NS: Final = 10_000_000_000
 """Twice the longest wait of a put: a put that is not remembered then never will be."""
-_MAX_ORPHANS: Final = 65_536
 _RETURN_NS: Final = 1_500_000_000
 """The time in which a lost subscriber may return: a Zenoh node that lost its link connects again after 1 s."""
 
@@ -73,7 +71,7 @@ class PossibleLosses:
         link_monitor: LinkMonitor,
         publishers: RoutePublishers,
         put_lock: Lock,
-        put_again: Callable[[RoutePublisher, int, UMessage], bool],
+        put_again: Callable[[int, UMessage], bool],
         on_route_opened: Callable[[Hashable], None],
         retransmit: RetransmitConfig,
         answered_requests: AnsweredRequests,
@@ -111,8 +109,6 @@ class PossibleLosses:
         """Whether puts are remembered."""
         # Evicted from the retransmit buffer unconfirmed; not yet counted, because the time of a loss is not known.
         self._evicted: list[tuple[int, int]] = []
-        self._orphans: OrderedDict[RoutePublisher, int] = OrderedDict()
-        """Evicted publishers whose puts may be in the retransmit buffer, with the times of their eviction."""
         self._losses: dict[RoutePublisher, int] = {}
         """Publishers that lost their subscribers, each with the time; `collect` empties it."""
         self._sent_keeper = None if sent_store is None else SentKeeper(sent_store)
@@ -211,9 +207,8 @@ class PossibleLosses:
         if not losses:
             return
         with self._buffer_lock:
-            remembered = self._buffer.messages_of(losses.keys() | self._orphans.keys())
+            remembered = self._buffer.messages_of(losses.keys())
             self._evicted += self._buffer.pop_evicted()
-        self._assign_orphans(losses, remembered)
         for publisher, noticed_ns in losses.items():
             if not publisher.to_retransmit:  # else this time is later than that of the first loss
                 publisher.lost_ns = noticed_ns
@@ -224,23 +219,6 @@ class PossibleLosses:
                 self._awaited.block([receipt_id(message.id) for _, message in publisher.to_retransmit])
             if self._sent_keeper is not None:
                 self._new_losses[publisher] = _NewLoss(noticed_ns + DETECTION_NS)
-
-    def _assign_orphans(
-        self, losses: Mapping[RoutePublisher, int], remembered: dict[Hashable, list[tuple[int, UMessage]]]
-    ) -> None:
-        """Give the puts of evicted publishers to the present ones of their routes. Others are not put again."""
-        for orphan in self._orphans:
-            puts = remembered.get(orphan, [])
-            present = self._publishers.find(orphan.route)
-            if present is not None and present in losses:
-                remembered[present] = sorted(puts + remembered.get(present, []), key=itemgetter(0))
-                continue
-            self._evicted += [
-                (put_ns, 1)
-                for put_ns, message in puts
-                if not (self._is_answered(message) or self._is_awaited(message))
-            ]
-        self._orphans.clear()
 
     def on_subscriber_found(self, publisher: RoutePublisher) -> None:
         """Retransmit possibly lost messages and open the route, if a subscriber still matches."""
@@ -266,7 +244,7 @@ class PossibleLosses:
         if self._awaited is not None:
             self._awaited.forget([receipt_id(message.id) for _, message in to_retransmit])
         for put_ns, message in lost:
-            if not self._retransmit(publisher, put_ns, message):
+            if not self._retransmit(put_ns, message):
                 self.not_retransmitted += 1
         if self._sent_keeper is not None:
             self._sent_keeper.on_put_again(publisher, self._monotonic_ns())
@@ -293,8 +271,8 @@ class PossibleLosses:
         # With an unknown time of the loss: one window. The buffer may hold older puts, which only a later put evicts.
         return self._link_monitor.lost_since_ns(publisher.lost_ns) or publisher.lost_ns - self._window_ns
 
-    def _retransmit(self, publisher: RoutePublisher, put_ns: int, message: UMessage) -> bool:
-        if not self._put_again(publisher, put_ns, message):
+    def _retransmit(self, put_ns: int, message: UMessage) -> bool:
+        if not self._put_again(put_ns, message):
             return False
         self.retransmitted += 1
         return True
@@ -303,11 +281,6 @@ class PossibleLosses:
         """The publisher is not used any more: nothing of it is put again. Call `collect` before the eviction."""
         self.not_retransmitted += len(publisher.to_retransmit)
         publisher.to_retransmit = []
-        orphans, now_ns = self._orphans, self._monotonic_ns()
-        orphans[publisher] = now_ns
-        gone_ns = max(self._buffer.confirmed_ns, 0 if self._buffer.hold else now_ns - self._window_ns)
-        while len(orphans) > _MAX_ORPHANS or orphans[next(iter(orphans))] < gone_ns:
-            orphans.popitem(last=False)
 
     def _is_answered(self, message: UMessage) -> bool:
         return message.attributes.type is UMessageType.REQUEST and message.id in self._answered_requests
@@ -356,27 +329,28 @@ class PossibleLosses:
         found = self._remembered_of(lost)
         for id in [each for each in lost if each not in found]:
             kept = None if self._awaited_keeper is None else self._awaited_keeper.read(id)
-            publisher = None if kept is None else self._publishers.find(route_of(kept.attributes))
             if kept is None:
                 awaited.abandon([id])
-            elif publisher is None or not publisher.open:
+            elif self._has_closed_route(kept):
                 awaited.postpone(id)  # the next tick reads it again
             else:
-                self._put_unconfirmed(awaited, id, publisher, lost[id], kept)
+                self._put_unconfirmed(awaited, id, lost[id], kept)
         for id, (origin, put_ns, message) in found.items():
-            publisher = self._publishers.find(route_of(message.attributes))
-            if publisher is None or (publisher is not origin and not publisher.open):
-                awaited.postpone(id)  # its own publisher was evicted
-            elif not publisher.open:
+            if not self._has_closed_route(message):
+                self._put_unconfirmed(awaited, id, put_ns, message)
+            elif self._publishers.find(route_of(message.attributes)) is origin:
                 awaited.block([id])  # put again when a subscriber is back
             else:
-                self._put_unconfirmed(awaited, id, publisher, put_ns, message)
+                awaited.postpone(id)  # its publisher was evicted, and the next one does not know it
 
-    def _put_unconfirmed(
-        self, awaited: "AwaitedReceipts", id: bytes, publisher: RoutePublisher, put_ns: int, message: UMessage
-    ) -> None:
+    def _has_closed_route(self, message: UMessage) -> bool:
+        """Whether a publisher is declared for this message and has no subscriber. Without one, a put declares it."""
+        publisher = self._publishers.find(route_of(message.attributes))
+        return publisher is not None and not publisher.open
+
+    def _put_unconfirmed(self, awaited: "AwaitedReceipts", id: bytes, put_ns: int, message: UMessage) -> None:
         awaited.begin_retransmit(id)
-        if not self._is_answered(message) and not self._retransmit(publisher, put_ns, message):
+        if not self._is_answered(message) and not self._retransmit(put_ns, message):
             self.not_retransmitted += 1
         if not awaited.is_awaited(id):
             awaited.forget([id])

@@ -357,7 +357,7 @@ class ZenohSender:
             if is_pause:
                 self._puts_at_pause = puts
 
-    def _put_again(self, publisher: RoutePublisher, put_ns: int, message: UMessage) -> bool:
+    def _put_again(self, put_ns: int, message: UMessage) -> bool:
         """Put a possibly lost message again. False: it is too late."""
         ttl = message.attributes.ttl
         if ttl and (
