@@ -63,8 +63,8 @@ MUTATIONS: Final = (
     Mutation(
         "what could not be retransmitted is not counted",
         f"{_ZENOH}/possible_losses.py",
-        "            if not self._retransmit(publisher, put_ns, message):\n                self.not_retransmitted += 1",
-        "            self._retransmit(publisher, put_ns, message)",
+        "            if not self._retransmit(put_ns, message):\n                self.not_retransmitted += 1",
+        "            self._retransmit(put_ns, message)",
     ),
     Mutation(
         "half of the lost messages are retransmitted",
