@@ -266,8 +266,8 @@ class SubscriberEnded(UStatusError):
 class Unconfirmed(NamedTuple):
     """Sent messages that are not known to have arrived, in order of their sends; some may have arrived.
 
-    `forgotten` is the number of further ones, which the transport could not keep. `on_disk` are the messages that its
-    `SentStore` has, and that stay there for the next start; some may be among `messages`.
+    `forgotten` is the number of further ones, which the transport could not keep. `on_disk` are the ids of stored
+    messages that may not have arrived either. Their records stay for the next start, unless `messages` has them.
     """
 
     messages: Sequence[UMessage] = ()

@@ -805,8 +805,12 @@ def test_the_descriptor_of_a_link_that_is_found_twice_or_too_late_is_closed() ->
     assert node.link is first
     assert [each.is_released for each in links] == [False, True, False]
     node.release()
-    node.set_link(late)
-    assert all(each.is_released for each in links)
+    assert [each.is_released for each in links] == [True, True, False]
+    released = ConnectedNode(0, is_router=False)
+    released.release()
+    released.set_link(late)
+    assert released.link is None
+    assert late.is_released
 
 
 def test_a_link_found_by_the_monitor_and_by_the_stop_is_held_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -172,7 +172,7 @@ class DurableQueue(EndpointQueue):
         """The ids of the messages that `restore` found, by the endpoint at which they were received."""
         self._persisted = 0
         self._left_on_disk = 0
-        self._abandoned_ns = NEVER_NS  # when the oldest one of those that a stop abandoned was received
+        self._abandoned_ns = NEVER_NS  # receive time of the oldest message that a stop abandoned
         self._committed = 0
         self._write_error: UStatus | None = None
         self._new_limits: EgressLimits | None = None
@@ -305,8 +305,8 @@ class DurableQueue(EndpointQueue):
     ) -> Sequence[QueuedMessage]:
         """Spool sent messages that may not have arrived before all others, for the next start.
 
-        Ends the writer. Of the messages that were kept those `on_disk` stay there. Those that the disk refuses are
-        returned, as by any queue.
+        Ends the writer. Records of messages in `on_disk` stay, those of other kept messages are deleted. Messages that
+        the disk refuses are returned, as by any queue.
         """
         kept = self._kept_keys()
         left = list(sent)

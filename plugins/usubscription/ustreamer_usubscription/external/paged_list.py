@@ -24,10 +24,9 @@ class PagedList:
         self._entries: dict[TopicEntityPair, SubscriptionRecord] = {}
         self._overlap = 0  # entries of the page before that the next one repeats
         self._last = b""
-        self._decoded: dict[
-            tuple[int, int], tuple[bytes, Page]
-        ] = {}  # by version and place, of the last list
-        self._decoded_now: dict[tuple[int, int], tuple[bytes, Page]] = {}  # of this list
+        # Decoded pages by version and place, each with its bytes: of the last list, and of this one.
+        self._decoded: dict[tuple[int, int], tuple[bytes, Page]] = {}
+        self._decoded_now: dict[tuple[int, int], tuple[bytes, Page]] = {}
 
     def begin(self) -> None:
         """Start again. What was decoded of the last whole list stays."""
