@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from zlib import crc32
+from zlib import compress, crc32
 
 import pytest
 from hypothesis import given
@@ -29,12 +29,17 @@ from ustreamer_recorder.layout import (
     HEADER,
     MAX_RECORDS,
     RECORD,
+    SAMPLE,
+    SAMPLES,
+    SAMPLES_PART,
+    ZLIB,
     AnchorCause,
     BlockHeader,
     CountersCause,
     Damaged,
     EndCause,
     GapCause,
+    Kind,
     SegmentHeader,
 )
 from ustreamer_recorder.reader import Block, read_blocks, read_header, read_segment
@@ -374,6 +379,29 @@ def test_a_record_of_a_later_kind_is_skipped() -> None:
     assert head is not None
     head._replace(records_crc=crc32(data[HEADER + RECORD :])).pack_into(data, HEADER)
     assert read(bytes(data)) == ([row(1)], [])
+
+
+def with_records(*records: bytes) -> bytes:
+    """A file with one block of these records."""
+    data = bytearray(segment([Anchor(5, 6, AnchorCause.CLOCK_STEP, 7)] * len(records)))
+    data[HEADER + RECORD :] = b"".join(records)
+    head = BlockHeader.find(data, HEADER)
+    assert head is not None
+    head._replace(records_crc=crc32(data[HEADER + RECORD :])).pack_into(data, HEADER)
+    return bytes(data)
+
+
+def test_samples_that_end_early_are_damage() -> None:
+    empty = SAMPLES.pack(Kind.SAMPLES, ZLIB, 0, 1, 0, 0, 0, 0, 0)
+    _, damage = read(with_records(empty))
+    assert [each.reason for each in damage] == ["SAMPLES: ends before sample 0 of 1"]
+    whole = SAMPLE.pack(1, 2, 3, 1, 6, 6, 0) + b"short"
+    packed = compress(whole)
+    head = SAMPLES.pack(Kind.SAMPLES, ZLIB, 1, 1, len(whole), len(packed), 0, 0, 0)
+    _, damage = read(with_records(head, SAMPLES_PART.pack(Kind.SAMPLES_PART, 0, len(packed), packed)))
+    assert [each.reason for each in damage] == [
+        "SAMPLES_PART: ends in the payload of sample 0: expected 6 bytes"
+    ]
 
 
 # -------------------------------------------------------------------------------------------------------- as files

@@ -442,9 +442,13 @@ class _Decoder:
             raise _InvalidReference(f"{len(self._packed)} bytes of compression {compression}")
         whole = _inflate(bytes(self._packed), length) if packed else b""
         samples, at = [], 0
-        for _ in range(count):
+        for number in range(count):
+            if len(whole) - at < layout.SAMPLE.size:
+                raise _InvalidReference(f"ends before sample {number} of {count}")
             msb, lsb, arrived_ns, topic, size, kept, form = layout.SAMPLE.unpack_from(whole, at)
             at += layout.SAMPLE.size + kept
+            if at > len(whole):
+                raise _InvalidReference(f"ends in the payload of sample {number}: expected {kept} bytes")
             text, payload = self._required_string(topic), whole[at - kept : at]
             samples.append(Sample(UUID(msb, lsb), arrived_ns, text, size, payload, form))
         return Samples(from_ns, until_ns, tuple(samples), dropped)
