@@ -58,6 +58,7 @@ class HostConfig(NamedTuple):
     wamp: bool = False
     read_ledger_ms: int = 0
     """The time between two readings of the live ledger; 0 reads none."""
+    max_publishers: int = 16_384
     receipts: bool = False
     """Whether the endpoint outside has receipts, and the application there gives them."""
     receives: bool = False
@@ -72,6 +73,7 @@ class HostConfig(NamedTuple):
                 connect=(f"tcp/{name}:7447",),
                 retransmit_bytes=self.retransmit_bytes,
                 peers=False,
+                max_publishers=self.max_publishers,
                 durable=self.durable and (name == OUTSIDE or self.receives),
                 receipts=self.receipts and name == OUTSIDE,
             )
@@ -306,6 +308,7 @@ def simulated(host: SimHost) -> Iterator[None]:
         (f"{zenoh_modules}.link_monitor", "find_link"): find_link,
         (f"{zenoh_modules}.link_monitor", "wait_link_end"): wait_link_end,
         (f"{zenoh_modules}.subscriber", "FifoChannel"): SimFifoChannel,
+        (f"{zenoh_modules}.route_publishers", "MAX_UNCONFIRMED"): 16,
         (f"{storage}.spool", "LmdbStore"): host.disk.store,
         (f"{storage}.dead_letter_store", "LmdbStore"): host.disk.store,
         (ROUTER, "WampServer"): host.new_wamp_server,

@@ -57,7 +57,7 @@ MUTATIONS: Final = (
     Mutation(
         "a batch is not remembered for a retransmission",
         f"{_ZENOH}/publisher.py",
-        "self._remember(origins, self._monotonic_ns(), heads, payloads)",
+        "self._remember(origins, put_ns, heads, payloads)",
         "pass",
     ),
     Mutation(
@@ -248,6 +248,18 @@ MUTATIONS: Final = (
         "            self._limits = limits\n            self._queue.set_limits(limits)\n",
         "            self._limits = limits\n            self._queue.set_limits(limits)\n"
         "            self._closing = self._thread.is_alive()\n",
+    ),
+    Mutation(
+        "a publisher is undeclared before its messages have arrived",
+        f"{_ZENOH}/publisher.py",
+        "publishers.pop_arrived(arrived_ns)",
+        "publishers.pop_arrived(NEVER_NS)",
+    ),
+    Mutation(
+        "a stop deletes what only the disk has",
+        f"{_EGRESS}/durable_queue.py",
+        "staying = self._staying({item.message.id for item in left}, frozenset(on_disk))",
+        "pass",
     ),
     Mutation(
         "a router that resumes has read everything with its clients",

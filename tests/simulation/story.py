@@ -13,7 +13,7 @@ from tests.simulation.disk import SimDisk
 from tests.simulation.host import DRAIN_S, INSIDE, OUTSIDE, HostConfig, SimHost, simulated
 from tests.simulation.oracle import Oracle, Violation
 from tests.simulation.scheduler import NS_PER_MS, NS_PER_S, Scheduler, SimulationStuck
-from tests.simulation.world import LATE_TOPICS, TOPICS, World
+from tests.simulation.world import LATE_TOPICS, NOTICES, TOPICS, World
 from tests.simulation.zenoh_link import LinkSizes
 from tests.simulation.zenoh_network import SimNetwork
 
@@ -138,6 +138,26 @@ def _draw_steps(rng: Random) -> list[Step]:
 
 def generate(seed: int) -> Story:
     """The story of a seed."""
+    return _with_rare_settings(_draw_story(seed))
+
+
+def _with_rare_settings(story: Story) -> Story:
+    """The story, in some seeds with receipts or with more routes than publishers."""
+    rng = Random(f"rare settings of {story.seed}")
+    config, steps = story.config, story.steps
+    if rng.random() < 0.15:
+        config = config._replace(receipts=True)
+    if rng.random() < 0.15:
+        config = config._replace(max_publishers=16)
+        fault_at_ms = next((step.at_ms for step in steps if step.kind in FAULTS), 1_000)
+        for _ in range(rng.choice((1, 2))):
+            at_ms = max(0, fault_at_ms + rng.randrange(-1_500, 500))
+            every_us, size = rng.choice((200, 2_000, 20_000)), rng.choice((8, 100, 1_000))
+            steps = *steps, Step(at_ms, "publish", ("notices", rng.choice((60, 250)), every_us, size, 0))
+    return story._replace(config=config, steps=tuple(sorted(steps)))
+
+
+def _draw_story(seed: int) -> Story:
     rng = Random(seed)
     steps = _draw_steps(rng)
     has_sessions = rng.random() < 0.1
@@ -235,7 +255,8 @@ class _Actor:
 
     def _publish(self, flow: str, count: int, every_us: int, size: int, ttl_ms: int) -> None:
         def send_next(left: int) -> None:
-            self.world.send(flow, size, ttl_ms)
+            name = NOTICES[left % len(NOTICES)] if flow == "notices" else flow
+            self.world.send(name, size, ttl_ms)
             self._unsent -= 1
             if left > 1:
                 self.scheduler.call_after(every_us * 1_000, lambda: send_next(left - 1))

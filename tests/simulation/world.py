@@ -42,6 +42,8 @@ TOPICS: Final = (UUri("hpc", 0x10A1, 1, 0x8001), UUri("hpc", 0x10A1, 1, 0x8002))
 LATE_TOPICS: Final = tuple(UUri("hpc", 0x10A1, 1, 0x8011 + number) for number in range(4))
 """Subscribed by a step."""
 _NOTICE: Final = UUri("hpc", 0x10A1, 1, 0x8003)
+NOTICES: Final = tuple(f"notice {number}" for number in range(60))
+"""Flows of notifications, each with its own source: more routes than publishers."""
 _BACK: Final = UUri("cloud", 0x30, 1, 0x8004)
 _NO_ID: Final = UUID(0x7000, 0b10 << 62)
 _GIVER: Final = ReceiptGiverId("cloud", "link", "1")
@@ -68,6 +70,10 @@ FLOWS: Final[Mapping[str, Flow]] = {
     "event": _flow(INSIDE, publish(_NO_ID, TOPICS[0]), needs_subscription=True),
     "event5": _flow(INSIDE, publish(_NO_ID, TOPICS[1], priority=UPriority.CS5), needs_subscription=True),
     "notice": _flow(INSIDE, notification(_NO_ID, _NOTICE, READER)),
+    **{
+        name: _flow(INSIDE, notification(_NO_ID, UUri("hpc", 0x10A1, 1, 0x8101 + number), READER))
+        for number, name in enumerate(NOTICES)
+    },
     "call": _flow(INSIDE, request(_NO_ID, APP, METHOD, ttl=_CALL_TTL_MS)),
     **{
         f"late{number}": _flow(INSIDE, publish(_NO_ID, topic), needs_subscription=True)

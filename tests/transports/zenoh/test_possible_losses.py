@@ -8,15 +8,16 @@ from typing import Any
 
 import pytest
 
-from tests.transports.zenoh.publisher_bench import MakeBench, numbered, received
+from tests.transports.zenoh.publisher_bench import NS_PER_MS, MakeBench, numbered, received
 from tests.transports.zenoh.sessions import CLOCK
 from tests.waiting import wait_until
 from ustreamer.testing.durable_contract import RecordedSentStore
 from ustreamer.testing.messages import ALPHA, METHOD, REMOTE_CLIENT, TOPIC, new_id
-from ustreamer.transport_port import EndpointContext
+from ustreamer.transport_port import EndpointContext, RouteUnavailable
+from ustreamer.transports.zenoh import route_publishers
 from ustreamer.transports.zenoh.decoder import HEAD, ID_TAG, VERSION_AND_TAGS
 from ustreamer.transports.zenoh.link_monitor import UnconfirmedSpan
-from ustreamer.transports.zenoh.possible_losses import PossibleLosses
+from ustreamer.transports.zenoh.possible_losses import NEVER_NS, PossibleLosses
 from ustreamer.transports.zenoh.receipts.awaited_receipts import AwaitedReceipts
 from ustreamer.transports.zenoh.receipts.receipt_keys import (
     ReceiptGiverId,
@@ -28,6 +29,7 @@ from ustreamer.transports.zenoh.retransmit import AnsweredRequests, Origin, Retr
 from ustreamer.transports.zenoh.route_publishers import RoutePublishers
 from ustreamer.transports.zenoh.subscriber import ListenerFilters
 from ustreamer.uprotocol.umessage import UMessage, request
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import ANY
 
 
@@ -205,14 +207,97 @@ def test_messages_older_than_the_window_are_removed(make_bench: MakeBench) -> No
     assert received(subscriber, 2) == [0, 1]
 
 
-def test_an_evicted_publisher_counts_its_unsent_retransmissions(make_bench: MakeBench) -> None:
+# --- more publishers than the limit -----------------------------------------------------------------------------------
+
+
+def test_a_publisher_above_the_limit_loses_nothing(make_bench: MakeBench) -> None:
     bench = make_bench()
+    bench.sender._publishers.limit = 2
+    subscriber = bench.listen()
+    bench.put(*(numbered(n, n) for n in range(5)))
+    bench.unsubscribe(subscriber)
+    bench.wait_all_lost()
+    assert sorted(received(bench.listen(), 5)) == [0, 1, 2, 3, 4]
+    assert bench.sender.not_retransmitted == 0
+
+
+def test_publishers_above_the_limit_are_undeclared_when_their_messages_have_arrived(
+    make_bench: MakeBench,
+) -> None:
+    bench = make_bench()
+    bench.sender._publishers.limit = 2
+    subscriber = bench.listen()
+    bench.put(*(numbered(n, n) for n in range(4)))
+    assert received(subscriber, 4) == [0, 1, 2, 3]
+    with bench.held_monitor() as tick:
+        tick()
+        assert len(bench.publishers) == 4
+        bench.links.confirmed_ns = monotonic_ns()
+        bench.put(numbered(4, 4))  # undeclares two, declares one
+        assert [each.route[0].resource_id - 0x8000 for each in bench.publishers] == [2, 3, 4]
+        tick()
+        assert [each.route[0].resource_id - 0x8000 for each in bench.publishers] == [3, 4]
+
+
+def test_a_new_publisher_waits_while_the_messages_of_all_may_be_lost(
+    make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(route_publishers, "MAX_UNCONFIRMED", 1)
+    bench = make_bench()
+    bench.sender._publishers.limit = 1
+    subscriber = bench.listen()
+    bench.put(numbered(0), numbered(1, 1))
+    with bench.held_monitor():
+        with pytest.raises(UStatusError, match="messages of all 2 Zenoh publishers may not have") as refused:
+            bench.sender.put_message(numbered(2, 2))
+        assert refused.value.code is UCode.UNAVAILABLE
+        assert not isinstance(refused.value, RouteUnavailable)
+        bench.put(numbered(3), numbered(4, 1))  # the others go on
+        bench.links.confirmed_ns = monotonic_ns()
+        bench.put(numbered(5, 2))
+    assert received(subscriber, 5) == [0, 1, 3, 4, 5]
+
+
+def test_the_age_of_the_retransmit_buffer_ends_the_wait(
+    make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No link but TCP says what has arrived."""
+    monkeypatch.setattr(route_publishers, "MAX_UNCONFIRMED", 0)
+    bench = make_bench(ms=1_000)
+    bench.sender._publishers.limit = 1
+    subscriber = bench.listen()
+    bench.put(numbered(0))
+    bench.frozen_ns = monotonic_ns() + 900 * NS_PER_MS
+    with pytest.raises(UStatusError, match="may not have arrived"):
+        bench.sender.put_message(numbered(1, 1))
+    bench.frozen_ns += 200 * NS_PER_MS
+    bench.put(numbered(1, 1))
+    assert received(subscriber, 2) == [0, 1]
+
+
+def test_a_publisher_of_a_subscriber_that_left_gives_way_and_counts_its_messages(
+    make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(route_publishers, "MAX_UNCONFIRMED", 0)
+    bench = make_bench()
+    bench.links.settled_ns = 0
     bench.sender._publishers.limit = 1
     subscriber = bench.listen()
     bench.put(numbered(0))
     bench.unsubscribe(subscriber)
+    bench.links.up = False
+    with pytest.raises(UStatusError, match="may not have arrived"):  # in an outage it may come back
+        bench.sender.put_message(numbered(1, 1))
+    bench.links.up, bench.links.settled_ns = True, monotonic_ns() + 60_000 * NS_PER_MS
+    with pytest.raises(UStatusError, match="may not have arrived"):
+        bench.sender.put_message(numbered(1, 1))
+    assert bench.sender.not_retransmitted == 0
+    bench.links.settled_ns = 0
     assert not bench.is_accepted(numbered(1, 1))
     assert bench.sender.not_retransmitted == 1
+
+
+# --- at a stop --------------------------------------------------------------------------------------------------------
 
 
 def test_puts_since_a_node_may_have_stopped_reading_are_unconfirmed_but_no_answered_request(
@@ -481,7 +566,7 @@ def test_what_is_not_remembered_any_more_is_put_again_from_the_store(
         losses.on_tick()
     assert put_again == []
     if is_evicted:
-        assert publishers.pop_least_used() is publisher
+        assert publishers.pop_arrived(NEVER_NS) is publisher
     else:
         publisher.open = True
     losses.on_tick()

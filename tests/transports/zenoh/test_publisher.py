@@ -192,7 +192,8 @@ def test_the_response_headers_are_bounded_and_dropped_with_their_publisher(
     for n in range(30):
         bench.put(answered(n, ttl=60_000 + n))
         assert len(bench.sender._headers.of_responses) <= 10
-    bench.sender._evict_publisher()
+    [publisher] = bench.publishers
+    bench.sender._undeclare(publisher)
     assert not bench.sender._headers.of_responses
 
 

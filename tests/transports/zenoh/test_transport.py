@@ -475,7 +475,7 @@ def test_the_number_of_publishers_is_bounded_and_the_least_recently_used_is_evic
         links.start(session)
         wait_until(lambda: links.up, "the link")
         sender = ZenohSender(
-            session, links, context, RetransmitConfig(), AnsweredRequests(0), max_publishers=3
+            session, links, context, RetransmitConfig(ms=0), AnsweredRequests(0), max_publishers=3
         )
         topics = [TOPIC.with_resource(0x8000 + n) for n in range(4)]
         order = [0, 1, 2, 0, 3, 1, 0, 0, 3, 2]

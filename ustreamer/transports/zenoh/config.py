@@ -68,7 +68,8 @@ class ZenohEndpoint(EndpointConfig, frozen=True, kw_only=True):
     than the lease of the nodes, after which an outage is detected. `retransmit_bytes` bounds the memory for it; while
     nodes may be frozen, it is twice as much.
 
-    `max_publishers` bounds the declared Zenoh publishers, one per topic or address pair and priority (4 kB each).
+    `max_publishers` bounds the declared Zenoh publishers, one per topic or address pair and priority (4 kB each). There
+    are up to 4 096 more while their messages may not have arrived.
 
     `receipts`: give receipts to senders that expect them, wait for those of streamers that give them, and drop copies
     (docs/decisions/0031-receipts.md). It needs the retransmit buffer.

@@ -135,6 +135,14 @@ class PossibleLosses:
         """The number of puts in the retransmit buffer."""
         return len(self._buffer)
 
+    @property
+    def arrived_ns(self) -> int:
+        """All puts before this time have arrived, or are not remembered any more."""
+        if not self.is_enabled:
+            return NEVER_NS
+        aged_ns = 0 if self._buffer.hold else self._monotonic_ns() - self._window_ns
+        return max(self._link_monitor.confirmed_ns, aged_ns)
+
     # --- the monitor thread -------------------------------------------------------------------------------------------
 
     def on_tick(self) -> None:
@@ -344,9 +352,9 @@ class PossibleLosses:
                 awaited.postpone(id)  # its publisher was evicted, and the next one does not know it
 
     def _has_closed_route(self, message: UMessage) -> bool:
-        """Whether a publisher is declared for this message and has no subscriber. Without one, a put declares it."""
+        """Whether the publisher of this message has no subscriber, or cannot be declared now."""
         publisher = self._publishers.find(route_of(message.attributes))
-        return publisher is not None and not publisher.open
+        return self._publishers.is_full if publisher is None else not publisher.open
 
     def _put_unconfirmed(self, awaited: "AwaitedReceipts", id: bytes, put_ns: int, message: UMessage) -> None:
         awaited.begin_retransmit(id)
@@ -429,11 +437,11 @@ class PossibleLosses:
     def _has_arrived(self, publisher: Hashable, last_ns: int) -> bool:
         """Whether all puts of `publisher` up to the time have arrived, or nothing sends them again."""
         assert isinstance(publisher, RoutePublisher)
-        if publisher not in self._publishers:
-            return True  # evicted
         links = self._link_monitor
         if links.any_suspect or links.confirmed_ns <= last_ns:
             return False
+        if publisher not in self._publishers:
+            return True  # undeclared
         if publisher in self._new_losses or publisher in self._losses:
             return False
         return not publisher.to_retransmit or self._lost_since_ns(publisher) > last_ns

@@ -46,6 +46,7 @@ _POLL_S: Final = 0.005
 _NS_PER_MS: Final = 1_000_000
 _PUTS_PER_QUERY: Final = 25
 """After so many puts the routers are queried; fewer are confirmed at the next pause. A query costs as much as ten puts."""
+_UNDECLARED_PER_TICK: Final = 16  # 3 ms
 _RECEIPTS_NS: Final = 2_000_000_000  # how long a stop waits for receipts
 
 
@@ -82,7 +83,7 @@ class ZenohSender:
         self._awaited = awaited
         self._closing = Event()
         self._publishers = RoutePublishers(session, context, max_publishers, awaited)
-        self._mark_used = self._publishers.by_use.move_to_end
+        self._mark_used = self._publishers.mark_used
         self._headers = EncodedHeaders()
         self._plain_headers = self._headers.plain
         self._possible_losses = PossibleLosses(
@@ -152,7 +153,7 @@ class ZenohSender:
         with self._lock:
             links, pack, cached = self._link_monitor, HEAD.pack, self._plain_headers.get
             begin_ns = 0 if self._awaited is None else self._monotonic_ns()
-            used = self._mark_used
+            used, mark_used = list[RoutePublisher](), self._mark_used
             for message in messages:
                 attributes, id, payload = message.attributes, message.id, message.payload
                 header = cached(attributes) if attributes.reqid is None else self._headers.find(attributes)
@@ -175,11 +176,15 @@ class ZenohSender:
                 except zenoh.ZError:
                     _forget(receivers, [head[ID_IN_ATTACHMENT]])
                     break
-                used(header.publisher)
+                mark_used(header.publisher, NEVER_NS)  # until all puts are made: it must stay declared
+                used.append(header.publisher)
                 origins += header.origins
                 heads.append(head)
                 payloads.append(reqid + payload)  # no copy if `reqid` is empty
-            self._remember(origins, self._monotonic_ns(), heads, payloads)
+            put_ns = self._monotonic_ns()
+            for publisher in dict.fromkeys(used):
+                publisher.put_ns = put_ns
+            self._remember(origins, put_ns, heads, payloads)
             return len(heads)
 
     # Fast path of put_message, which is its oracle; compared by
@@ -219,11 +224,12 @@ class ZenohSender:
             sent = attachments[:put_count]
             if receivers and put_count < len(attachments):
                 _forget(receivers, [each[ID_IN_ATTACHMENT] for each in attachments[put_count:]])
-            self._mark_used(header.publisher)
+            put_ns = self._monotonic_ns()
+            self._mark_used(header.publisher, put_ns)
             remembered = header.remembered_payloads(sent, batch.payloads[:put_count])
             # A remembered response is longer than its payload: its reqid is stored too.
             sizes = None if are_responses else batch.sizes[:put_count]
-            self._remember(header.origins, self._monotonic_ns(), sent, remembered, sizes)
+            self._remember(header.origins, put_ns, sent, remembered, sizes)
             return put_count
 
     def _if_sendable(self, header: EncodedHeader | None) -> EncodedHeader | None:
@@ -264,7 +270,7 @@ class ZenohSender:
         except zenoh.ZError as error:
             _forget(receivers, [head[ID_IN_ATTACHMENT]])
             raise self._put_error(message.attributes, error) from error
-        self._mark_used(header.publisher)
+        self._mark_used(header.publisher, now_ns)
         if self._remembers:
             stored = reqid + payload
             self._append(header.origins, now_ns, (head,), (stored,), (len(stored),))
@@ -304,8 +310,7 @@ class ZenohSender:
         publishers, route = self._publishers, route_of(attributes)
         publisher = publishers.find(route)
         if publisher is None:
-            if len(publishers) >= publishers.limit:
-                self._evict_publisher()
+            self._make_room()
             source, sink, _ = route
             sibling = publishers.find((source, sink, UPriority.CS1))
             # The session knows the key of a prepared topic: another priority takes 17 us instead of 25.
@@ -317,12 +322,39 @@ class ZenohSender:
             publishers.add(publisher)
         return publisher
 
-    def _evict_publisher(self) -> None:
+    def _make_room(self) -> None:
+        """Undeclare publishers above the limit. UNAVAILABLE if there are far more, and their messages may be lost."""
+        publishers, links = self._publishers, self._link_monitor
+        self._undeclare_arrived(publishers.limit - 1, most=2)  # more than is declared
+        if not publishers.is_full:
+            return
+        is_outage = not links.up or self._monotonic_ns() < links.settled_ns
+        evicted = None if is_outage else publishers.pop_lost()  # their subscribers may have left for good
+        if evicted is None:
+            name, count = self._context.name, len(publishers)
+            text = f"endpoint {name!r}: messages of all {count} Zenoh publishers may not have arrived yet"
+            raise UStatusError(UCode.UNAVAILABLE, text)
+        self._undeclare(evicted)
+
+    def _undeclare_arrived(self, target: int, most: int) -> None:
+        """Undeclare publishers above `target` whose messages have arrived, or are not remembered any more."""
+        publishers = self._publishers
+        above = min(most, len(publishers) - target)
+        if above <= 0:
+            return
         self._possible_losses.collect()
-        evicted = self._publishers.pop_least_used()
-        self._possible_losses.on_evicted(evicted)
-        self._headers.drop_those_of(evicted)
-        evicted.undeclare()
+        arrived_ns = self._possible_losses.arrived_ns
+        for _ in range(above):
+            publisher = publishers.pop_arrived(arrived_ns)
+            if publisher is None:
+                return
+            self._undeclare(publisher)
+
+    def _undeclare(self, publisher: RoutePublisher) -> None:
+        """End a publisher that was removed."""
+        self._possible_losses.on_evicted(publisher)
+        self._headers.drop_those_of(publisher)
+        publisher.undeclare()
 
     def has_listener(self, attributes: UAttributes) -> bool:
         """Whether a node is connected, and a subscriber matches as far as is known.
@@ -342,6 +374,11 @@ class ZenohSender:
 
     def _on_monitor_tick(self) -> None:
         self._possible_losses.on_tick()
+        if len(self._publishers) > self._publishers.limit and self._lock.acquire(blocking=False):
+            try:
+                self._undeclare_arrived(self._publishers.limit, _UNDECLARED_PER_TICK)
+            finally:
+                self._lock.release()
         self._ask_routers()
         self._early_declarations.on_tick()
 

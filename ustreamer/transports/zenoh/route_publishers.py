@@ -38,6 +38,9 @@ DISCOVERY_NS: Final = 500_000_000
 """The time in which a new publisher learns of existing subscribers. Measured across two routers: 6 ms at most, and
 340 ms on an overloaded machine."""
 
+MAX_UNCONFIRMED: Final = 4_096
+"""Publishers above the limit, while the last messages of all may not have arrived. 4 kB each."""
+
 ZenohRoute = tuple[UUri, UUri | None, UPriority]
 """Source, sink and priority."""
 
@@ -48,7 +51,8 @@ class RoutePublisher:
     `zenoh` is the declared publisher, `put` its method. `headers` has the keys of its cached headers.
     `open`: a subscriber matches, and nothing is left to retransmit. Else `lost_ns` is the time at which the last
     subscriber left, `to_retransmit` has the possibly lost puts with their times, and from `absent_from_ns` on no
-    subscriber is expected. `receivers` give receipts for its puts since `opened_ns`, or since they appeared.
+    subscriber is expected. `receivers` give receipts for its puts since `opened_ns`, or since they appeared. `put_ns` is
+    the time of its last put; 0: none.
     """
 
     __slots__ = (
@@ -58,6 +62,7 @@ class RoutePublisher:
         "open",
         "opened_ns",
         "put",
+        "put_ns",
         "receivers",
         "route",
         "to_retransmit",
@@ -70,7 +75,7 @@ class RoutePublisher:
         self.zenoh: zenoh.Publisher
         self.put: Callable[..., None]
         self.open = False
-        self.opened_ns = 0
+        self.opened_ns = self.put_ns = 0
         self.headers: dict[UAttributes, None] = {}
         self.to_retransmit: list[tuple[int, UMessage]] = []
         self.lost_ns = 0
@@ -93,7 +98,7 @@ def route_of(attributes: UAttributes) -> ZenohRoute:
 
 
 class RoutePublishers:
-    """The publishers of one session, at most `limit`.
+    """The publishers of one session: at most `limit`, and 4 096 more whose messages may not have arrived.
 
     The caller holds its put lock for all methods except three: `declare`, and `find` and `len`, which are atomic.
     """
@@ -137,11 +142,28 @@ class RoutePublishers:
         self.by_use[publisher] = None
         publisher.receivers = tuple(self.receivers_of(publisher.route))
 
-    def pop_least_used(self) -> RoutePublisher:
-        """Remove the least recently used publisher with nothing to retransmit, else the least recently used one."""
-        least_recent = next(iter(self.by_use))
-        found = next((each for each in self.by_use if not each.to_retransmit), least_recent)
-        del self._by_route[found.route], self.by_use[found]
+    def mark_used(self, publisher: RoutePublisher, put_ns: int) -> None:
+        """Its last put was at this time."""
+        publisher.put_ns = put_ns
+        self.by_use.move_to_end(publisher)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether one must be removed before the next one is added."""
+        return len(self) >= self.limit + MAX_UNCONFIRMED
+
+    def pop_arrived(self, before_ns: int) -> RoutePublisher | None:
+        """Remove the least recently used one with no put since then, and nothing to retransmit."""
+        return self._pop(lambda each: each.put_ns < before_ns and not each.to_retransmit)
+
+    def pop_lost(self) -> RoutePublisher | None:
+        """Remove the least recently used one that waits for a subscriber to retransmit."""
+        return self._pop(lambda each: bool(each.to_retransmit))
+
+    def _pop(self, is_wanted: Callable[[RoutePublisher], bool]) -> RoutePublisher | None:
+        found = next(filter(is_wanted, self.by_use), None)
+        if found is not None:
+            del self._by_route[found.route], self.by_use[found]
         return found
 
     def declare(self, attributes: UAttributes, key: zenoh.KeyExpr | str | None = None) -> RoutePublisher:
