@@ -224,6 +224,7 @@ def test_messages_of_one_topic_share_their_attributes() -> None:
         P[:3] + b"\x11" + P[4:12] + b"\x09" + P[13:],  # the halves of the id the other way round
         b"\x02" + P[1:],
         P[:2] + b"\x13" + P[3:],
+        P[:2] + b"\x00" + P[3:],  # an empty id, and its halves as unknown fields
         P[:12] + b"\x12" + P[13:],
         P[21:],
     ],
@@ -233,6 +234,7 @@ def test_a_known_header_in_another_frame_is_decoded_again(other: bytes) -> None:
     for _ in range(2):
         assert isinstance(decoder.decode(P_KEY, P, b""), UMessage)
     assert decoder.decode(P_KEY, other, b"") == decode_sample(P_KEY, other, b"")
+    assert decoder.decode(P_KEY, P, b"") == decode_sample(P_KEY, P, b"")
 
 
 def test_the_caches_are_bounded_and_skip_unique_headers() -> None:

@@ -282,12 +282,13 @@ class SampleDecoder:
         reconciled = reconcile_key(key, attributes)
         if isinstance(reconciled, SampleRefusal):
             return reconciled
-        tail = attachment[HEAD.size :]
-        if self._decoder.is_cached(tail):
-            self._reconciled.add((key, tail), reconciled)
-        # The bytes before the tail must be exactly an id, as for any other tail.
-        elif attachment[: HEAD.size] == HEAD.pack(VERSION_AND_TAGS, id.msb, ID_TAG, id.lsb):
-            self._cache_response(key, tail, reconciled)
+        # Exactly an id must precede the tail: other bytes there can change the attributes.
+        if attachment[: HEAD.size] == HEAD.pack(VERSION_AND_TAGS, id.msb, ID_TAG, id.lsb):
+            tail = attachment[HEAD.size :]
+            if self._decoder.is_cached(tail):
+                self._reconciled.add((key, tail), reconciled)
+            else:
+                self._cache_response(key, tail, reconciled)
         return UMessage(id, reconciled, payload)
 
     def _cache_response(self, key: str, tail: bytes, reconciled: UAttributes) -> None:
