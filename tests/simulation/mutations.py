@@ -57,7 +57,7 @@ MUTATIONS: Final = (
     Mutation(
         "a batch is not remembered for a retransmission",
         f"{_ZENOH}/publisher.py",
-        "self._remember(origins, put_ns, heads, payloads)",
+        "self._remember(origins, self._mark_used(used), heads, payloads)",
         "pass",
     ),
     Mutation(

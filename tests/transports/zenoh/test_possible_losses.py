@@ -569,6 +569,11 @@ def test_what_is_not_remembered_any_more_is_put_again_from_the_store(
         assert publishers.pop_arrived(NEVER_NS) is publisher
     else:
         publisher.open = True
-    losses.on_tick()
+
+    def are_put_again() -> bool:
+        losses.on_tick()  # puts nothing while the monitor holds the lock
+        return len(put_again) >= 3
+
+    wait_until(are_put_again, "puts from the store")
     assert put_again[:3] == [0, 1, 2]
     assert awaited.missing == 0

@@ -119,6 +119,18 @@ def test_a_list_is_put_in_order_and_stored(make_bench: MakeBench) -> None:
     assert [n for n in again if n in second] == second
 
 
+@pytest.mark.parametrize("window_ms", [0, 15_000])
+def test_a_list_of_more_topics_than_publishers_is_put_in_order(make_bench: MakeBench, window_ms: int) -> None:
+    """The publisher of an earlier message of the list may be undeclared."""
+    bench = make_bench(ms=window_ms)
+    bench.sender._publishers.limit = 2
+    subscriber = bench.listen()
+    bench.put(*(numbered(n, n) for n in range(5)))
+    assert bench.sender.put_batch([numbered(n, n % 5) for n in range(5, 20)]) == 15
+    assert received(subscriber, 20) == list(range(20))
+    assert len(bench.publishers) == (5 if window_ms else 2)
+
+
 def answered(n: int, **changes: object) -> UMessage:
     sent_request = request(new_id(), REMOTE_CLIENT, METHOD, ttl=60_000)
     answer = response(new_id(), sent_request, b"%d" % n)

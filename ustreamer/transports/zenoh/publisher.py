@@ -83,7 +83,6 @@ class ZenohSender:
         self._awaited = awaited
         self._closing = Event()
         self._publishers = RoutePublishers(session, context, max_publishers, awaited)
-        self._mark_used = self._publishers.mark_used
         self._headers = EncodedHeaders()
         self._plain_headers = self._headers.plain
         self._possible_losses = PossibleLosses(
@@ -153,11 +152,12 @@ class ZenohSender:
         with self._lock:
             links, pack, cached = self._link_monitor, HEAD.pack, self._plain_headers.get
             begin_ns = 0 if self._awaited is None else self._monotonic_ns()
-            used, mark_used = list[RoutePublisher](), self._mark_used
+            used = list[RoutePublisher]()
             for message in messages:
                 attributes, id, payload = message.attributes, message.id, message.payload
                 header = cached(attributes) if attributes.reqid is None else self._headers.find(attributes)
                 if header is None:
+                    self._mark_used(used)  # may undeclare others
                     header = self._new_header_if_valid(message)
                 # The previous put may have waited until Zenoh closed the link.
                 if header is None or not links.up or not (header.publisher.open or links.multicast):
@@ -176,15 +176,11 @@ class ZenohSender:
                 except zenoh.ZError:
                     _forget(receivers, [head[ID_IN_ATTACHMENT]])
                     break
-                mark_used(header.publisher, NEVER_NS)  # until all puts are made: it must stay declared
                 used.append(header.publisher)
                 origins += header.origins
                 heads.append(head)
                 payloads.append(reqid + payload)  # no copy if `reqid` is empty
-            put_ns = self._monotonic_ns()
-            for publisher in dict.fromkeys(used):
-                publisher.put_ns = put_ns
-            self._remember(origins, put_ns, heads, payloads)
+            self._remember(origins, self._mark_used(used), heads, payloads)
             return len(heads)
 
     # Fast path of put_message, which is its oracle; compared by
@@ -225,7 +221,7 @@ class ZenohSender:
             if receivers and put_count < len(attachments):
                 _forget(receivers, [each[ID_IN_ATTACHMENT] for each in attachments[put_count:]])
             put_ns = self._monotonic_ns()
-            self._mark_used(header.publisher, put_ns)
+            self._publishers.mark_used(header.publisher, put_ns)
             remembered = header.remembered_payloads(sent, batch.payloads[:put_count])
             # A remembered response is longer than its payload: its reqid is stored too.
             sizes = None if are_responses else batch.sizes[:put_count]
@@ -270,10 +266,18 @@ class ZenohSender:
         except zenoh.ZError as error:
             _forget(receivers, [head[ID_IN_ATTACHMENT]])
             raise self._put_error(message.attributes, error) from error
-        self._mark_used(header.publisher, now_ns)
+        self._publishers.mark_used(header.publisher, now_ns)
         if self._remembers:
             stored = reqid + payload
             self._append(header.origins, now_ns, (head,), (stored,), (len(stored),))
+
+    def _mark_used(self, publishers: list[RoutePublisher]) -> int:
+        """Mark these, and empty the list. Returns the time."""
+        now_ns = self._monotonic_ns()
+        for each in dict.fromkeys(publishers):
+            self._publishers.mark_used(each, now_ns)
+        publishers.clear()
+        return now_ns
 
     def _remember(
         self,
