@@ -83,6 +83,7 @@ class ZenohSender:
         self._awaited = awaited
         self._closing = Event()
         self._publishers = RoutePublishers(session, context, max_publishers, awaited)
+        self._move_to_end = self._publishers.by_use.move_to_end
         self._headers = EncodedHeaders()
         self._plain_headers = self._headers.plain
         self._possible_losses = PossibleLosses(
@@ -220,8 +221,9 @@ class ZenohSender:
             sent = attachments[:put_count]
             if receivers and put_count < len(attachments):
                 _forget(receivers, [each[ID_IN_ATTACHMENT] for each in attachments[put_count:]])
-            put_ns = self._monotonic_ns()
-            self._publishers.mark_used(header.publisher, put_ns)
+            publisher, put_ns = header.publisher, self._monotonic_ns()
+            publisher.put_ns = put_ns
+            self._move_to_end(publisher)
             remembered = header.remembered_payloads(sent, batch.payloads[:put_count])
             # A remembered response is longer than its payload: its reqid is stored too.
             sizes = None if are_responses else batch.sizes[:put_count]
@@ -266,7 +268,9 @@ class ZenohSender:
         except zenoh.ZError as error:
             _forget(receivers, [head[ID_IN_ATTACHMENT]])
             raise self._put_error(message.attributes, error) from error
-        self._publishers.mark_used(header.publisher, now_ns)
+        publisher = header.publisher
+        publisher.put_ns = now_ns
+        self._move_to_end(publisher)
         if self._remembers:
             stored = reqid + payload
             self._append(header.origins, now_ns, (head,), (stored,), (len(stored),))
@@ -275,7 +279,8 @@ class ZenohSender:
         """Mark these, and empty the list. Returns the time."""
         now_ns = self._monotonic_ns()
         for each in dict.fromkeys(publishers):
-            self._publishers.mark_used(each, now_ns)
+            each.put_ns = now_ns
+            self._move_to_end(each)
         publishers.clear()
         return now_ns
 

@@ -142,11 +142,6 @@ class RoutePublishers:
         self.by_use[publisher] = None
         publisher.receivers = tuple(self.receivers_of(publisher.route))
 
-    def mark_used(self, publisher: RoutePublisher, put_ns: int) -> None:
-        """Its last put was at this time."""
-        publisher.put_ns = put_ns
-        self.by_use.move_to_end(publisher)
-
     @property
     def is_full(self) -> bool:
         """Whether one must be removed before the next one is added."""
