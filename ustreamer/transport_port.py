@@ -293,6 +293,10 @@ class SentStore(Protocol):
         """
         ...
 
+    def ids(self) -> Collection[UUID]:
+        """The sent messages that are, or soon will be, on disk: those that were kept, and those that waited there."""
+        ...
+
     def read(self, route: Hashable, id: UUID) -> UMessage | None:
         """A message kept for `route`; None if it is not there, or cannot be read. Waits for no commit."""
         ...

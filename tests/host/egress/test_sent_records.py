@@ -381,3 +381,35 @@ def test_a_stop_keeps_one_record_of_a_message_that_was_kept_for_two_routes(tmp_p
     assert life.queue.reclaim([], [item.message.id]) == []
     life.die()
     assert Life(tmp_path).all_sent() == [1]
+
+
+def test_a_stop_keeps_what_was_on_disk_and_was_sent_just_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """0 was kept, 1 to 3 waited and have no receipt: the memory of the transport has no room for 1 and 2."""
+    life = Life(tmp_path, down=True)
+    life.offer(*life.numbers(1, 2, 3, 4))
+    life.write_all()
+    items = life.keep("one", 0)
+    life.write()
+    monkeypatch.setattr(life.wire, "awaits_receipt", lambda id: True)
+    life.wire.then = None
+    life.queue.on_link_up()
+    life.send()
+    assert life.sent == [1, 2, 3, 4]
+    [one, two, three, four] = [life.number(n).id for n in (1, 2, 3, 4)]
+    assert {items[0].message.id, one, two, three, four} == life.queue.sent_ids()
+    assert life.queue.reclaim(life.sent_items(3), [items[0].message.id, one, two]) == []  # 4 has arrived
+    assert life.queue.persisted == 4
+    life.die()
+    assert Life(tmp_path).all_sent() == [0, 1, 2, 3]
+
+
+def test_a_stop_reports_what_was_kept_and_could_not_be_written(tmp_path: Path) -> None:
+    life = Life(tmp_path)
+    [zero, one] = life.keep("one", 0, 1)
+    ids = [zero.message.id, one.message.id]
+    left = with_refused_writes(errno.ENOSPC, lambda: life.queue.reclaim([], ids))
+    assert left == [zero, one]
+    life.die()
+    assert Life(tmp_path).queue.queued == 0

@@ -82,6 +82,9 @@ class KeptMessages:
             self._routes.setdefault(route, {}).update((each.id, each) for each in messages)
         return not self.is_busy
 
+    def ids(self) -> list[UUID]:
+        return [id for kept in self._routes.values() for id in kept]
+
     def read(self, route: Hashable, id: UUID) -> UMessage | None:
         return self._routes.get(route, {}).get(id)
 

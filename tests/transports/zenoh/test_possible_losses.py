@@ -500,6 +500,51 @@ def test_a_put_without_a_receipt_stays_remembered_if_another_put_is_made_during_
     assert losses.remembered_count == 2
 
 
+def test_a_stop_counts_puts_without_a_receipt_that_neither_the_memory_nor_the_store_has(
+    make_bench: MakeBench,
+) -> None:
+    bench, awaited = make_bench(), AwaitedReceipts("own", CLOCK.monotonic_ns, 15 * 10**9)
+    context, store = EndpointContext("backbone", ALPHA, CLOCK), RecordedSentStore()
+    publishers = RoutePublishers(bench.session, context, limit=1, awaited=awaited)
+    losses = PossibleLosses(
+        context,
+        bench.links,
+        publishers,
+        Lock(),
+        lambda put_ns, message: True,
+        lambda route: None,
+        RetransmitConfig(bytes=3 * 201),
+        bench.answered,
+        store,
+        awaited,
+    )
+    awaited.on_token(
+        token_key(ReceiptGiverId("cloud", "link", "1"), ListenerFilters(ANY, None)), is_present=True
+    )
+    [receiver] = awaited.receivers_of(TOPIC, None)
+    publisher = publishers.declare(numbered(0).attributes)
+    publishers.add(publisher)
+    puts = [numbered(number) for number in range(7)]
+    begin_ns = CLOCK.monotonic_ns()
+    for message in puts:
+        now_ns = CLOCK.monotonic_ns()
+        receiver.puts.append((now_ns, receipt_id(message.id)))
+        head = HEAD.pack(VERSION_AND_TAGS, message.id.msb, ID_TAG, message.id.lsb)
+        losses.append((Origin(publisher, message.attributes),), now_ns, (head,), (message.payload,))
+    awaited.on_receipt(receipt_key(ReceiptGiverId("cloud", "link", "1")), receipt_id(puts[0].id))
+    store.keep("receipts", puts[1:2])
+    bench.answered.add_reqids([puts[2].id])
+    bench.links.unconfirmed_spans = lambda: [UnconfirmedSpan(begin_ns, 1 << 61, 1 << 62)]  # type: ignore[method-assign]
+    messages, forgotten, on_disk = losses.unconfirmed()
+    assert [int(each.payload) for each in messages] == [4, 5, 6]
+    assert on_disk == [puts[1].id]
+    # Evicted: 0 to 3. The span has all of them, so 0, which has arrived, and 2, which is answered, count too.
+    assert forgotten == losses.not_retransmitted == 3
+    bench.links.unconfirmed_spans = list  # type: ignore[method-assign]
+    messages, forgotten, on_disk = losses.unconfirmed()
+    assert ([int(each.payload) for each in messages], forgotten, on_disk) == ([4, 5, 6], 1, [puts[1].id])
+
+
 @pytest.mark.parametrize("is_evicted", [False, True])
 def test_what_is_not_remembered_any_more_is_put_again_from_the_store(
     make_bench: MakeBench, *, is_evicted: bool

@@ -26,6 +26,9 @@ class Store:
             self.calls.append((route, [int(each.payload) for each in messages]))
         return free
 
+    def ids(self) -> list[UUID]:
+        return []
+
     def read(self, route: Hashable, id: UUID) -> UMessage | None:
         return None
 

@@ -305,39 +305,50 @@ class DurableQueue(EndpointQueue):
     ) -> Sequence[QueuedMessage]:
         """Spool sent messages that may not have arrived before all others, for the next start.
 
-        Ends the writer. Records of messages in `on_disk` stay, those of other kept messages are deleted. Messages that
+        Ends the writer. Records of messages in `on_disk` stay, those of other sent messages are deleted. Messages that
         the disk refuses are returned, as by any queue.
         """
-        kept = self._kept_keys()
-        left = list(sent)
-        staying = dict[UUID, bytes]()
-        if (left or kept) and self._end_writer(_END_WRITER_S):
+        kept, taken, staying = self._kept_keys(), list(sent), 0
+        left = taken
+        if (left or kept or on_disk) and self._end_writer(_END_WRITER_S):
             kept = self._kept_keys()
-            staying = self._staying({item.message.id for item in left}, frozenset(on_disk))
-            stays = frozenset(staying.values())
-            obsolete = [key for _, key in kept if key not in stays]
+            further = frozenset(on_disk) - {item.message.id for item in left}
+            left = taken = [*self._unwritten(further), *taken]
+            stays = dict(each for each in self._sent_records.on_disk() if each[0] in further)
+            moved = self._records_in_class(further - stays.keys())
+            staying = len(stays) + len(moved)
+            stay_keys = frozenset(stays.values())
+            obsolete = [key for _, key in kept if key not in stay_keys]
             try:
-                self._spool.prepend([self._record(item) for item in left], obsolete)
-                left.clear()
+                self._spool.prepend([*moved, *map(self._record, left)], obsolete)
+                left = []
             except UStatusError as error:
                 kept_ids = {id for id, _ in kept}
                 left = [item for item in left if item.message.id not in kept_ids]
                 self._write_error = error.status
                 extra = {"endpoint": self.name, "reason": str(error), "messages": len(left)}
                 log.error("egress.not_persisted", extra=extra)  # noqa: TRY400 - the reason is enough
-        spooled = len(sent) - len(left) + len(staying)
+        spooled = len(taken) - len(left) + staying
         with self._lock:
             self.ledger.settled[Verdict.DELIVERED] -= spooled
             self._left_on_disk += spooled
             self._persisted += spooled
         return super().reclaim(left)
 
-    def _staying(self, reclaimed: Collection[UUID], on_disk: Collection[UUID]) -> dict[UUID, bytes]:
-        """The kept messages that are on disk only, each with one key: the memory of the transport had no room for them."""
+    def _unwritten(self, ids: Collection[UUID]) -> list[QueuedMessage]:
+        """Those of the sent messages that the writer could not write."""
         with self._lock:
-            return {
-                id: key for id, key in self._sent_records.on_disk() if id in on_disk and id not in reclaimed
-            }
+            return self._sent_records.unwritten(ids)
+
+    def _records_in_class(self, ids: Collection[UUID]) -> list[tuple[int, SpoolRecord]]:
+        """The records of these, which waited on disk and were sent just now, with their classes."""
+        found = []
+        for key, (id, _) in self._unreceipted.items() if ids else ():
+            stored = self._spool.get(key) if id in ids else None
+            rank = None if stored is None else self._class_of(stored)
+            if stored is not None and rank is not None:
+                found.append((rank, stored))
+        return found
 
     def _kept_keys(self) -> list[tuple[UUID, bytes]]:
         """The ids and keys of the sent messages on disk that may not have arrived."""
@@ -440,6 +451,11 @@ class DurableQueue(EndpointQueue):
     def keep(self, route: Hashable, items: Sequence[QueuedMessage]) -> bool:
         """As `SentStore.keep`."""
         return self._change_sent(lambda: self._sent_records.add(route, items))
+
+    def sent_ids(self) -> Collection[UUID]:
+        """As `SentStore.ids`."""
+        with self._lock:
+            return {*self._sent_records.ids(), *(id for id, _ in self._unreceipted.values())}
 
     def read_sent(self, route: Hashable, id: UUID) -> UMessage | None:
         """As `SentStore.read`. Without the lock, which a sender may hold while it waits for the caller."""

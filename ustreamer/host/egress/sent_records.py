@@ -55,6 +55,15 @@ class SentRecords:
         """Whether there is something to write or to delete."""
         return bool(self._unwritten or self._obsolete)
 
+    def ids(self) -> list[UUID]:
+        """The ids of all messages, once for each route."""
+        return [id for records in self._by_route.values() for id in records]
+
+    def unwritten(self, ids: Collection[UUID]) -> list[QueuedMessage]:
+        """Those of these messages that are not on disk."""
+        found = (each.item for each in self._unwritten)
+        return [item for item in found if item is not None and item.message.id in ids]
+
     def on_disk(self) -> list[tuple[UUID, bytes]]:
         """The ids of the messages on disk, with their keys; once for each route."""
         records = (each for records in self._by_route.values() for each in records.items())

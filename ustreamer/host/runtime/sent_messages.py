@@ -57,6 +57,9 @@ class DurableSentStore:
     def keep(self, route: Hashable, messages: Sequence[UMessage]) -> bool:
         return self._queue.keep(route, self._messages.as_queued(messages))
 
+    def ids(self) -> Collection[UUID]:
+        return self._queue.sent_ids()
+
     def read(self, route: Hashable, id: UUID) -> UMessage | None:
         return self._queue.read_sent(route, id)
 

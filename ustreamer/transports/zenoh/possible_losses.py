@@ -16,13 +16,14 @@ A put that may be lost is in one or more of these places:
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from operator import itemgetter
 from threading import Lock
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ustreamer.transport_port import EndpointContext, SentStore, Unconfirmed
-from ustreamer.transports.zenoh.link_monitor import DETECTION_NS, LinkMonitor
-from ustreamer.transports.zenoh.receipts.receipt_keys import receipt_id
+from ustreamer.transports.zenoh.link_monitor import DETECTION_NS, LinkMonitor, UnconfirmedSpan
+from ustreamer.transports.zenoh.receipts.receipt_keys import receipt_id, uuid_of
 from ustreamer.transports.zenoh.retransmit import (
     AnsweredRequests,
     Origin,
@@ -111,6 +112,7 @@ class PossibleLosses:
         self._evicted: list[tuple[int, int]] = []
         self._losses: dict[RoutePublisher, int] = {}
         """Publishers that lost their subscribers, each with the time; `collect` empties it."""
+        self._store = sent_store
         self._sent_keeper = None if sent_store is None else SentKeeper(sent_store)
         self._awaited_keeper = None if sent_store is None else AwaitedKeeper(sent_store)
         self._kept_until_ns = 0  # up to this time, the store has all puts to suspect nodes
@@ -454,34 +456,53 @@ class PossibleLosses:
         since_ns = min((each.begin_ns for each in spans), default=NEVER_NS)
         with self._put_lock:
             self.collect()
-            evicted_before = self.not_retransmitted
-            lost_publishers = [each for each in self._publishers if each.lost_ns and not each.open]
-            for publisher in lost_publishers:
-                self._count_evicted(publisher)
-            puts = [
-                (put_ns, publisher, message)
-                for publisher in lost_publishers
-                for put_ns, message in self._lost_of(publisher, publisher.to_retransmit)
-                if self._is_awaited(message) or not self._link_monitor.is_receiver_gone(publisher.lost_ns)
-            ]
-            puts += self._unreceipted()
-            buffer = self._buffer
-            self.not_retransmitted += _sum_since(buffer.pop_evicted(), since_ns)
-            puts += (
-                (put_ns, publisher, message)
-                for publisher, put_ns, message in buffer.messages_since(since_ns)
-                if isinstance(publisher, RoutePublisher)
-                and not self._is_answered(message)
-                and any(
-                    each.begin_ns <= put_ns <= each.end_ns and publisher.lost_ns < each.excluded_from_ns
-                    for each in spans
-                )
-            )
+            puts = [*self._lost_with_subscribers(), *self._unreceipted(), *self._put_in(spans, since_ns)]
             # Once each: what was put again is remembered twice.
             unique = {(publisher, message.id): (put_ns, message) for put_ns, publisher, message in puts}
-            in_order = sorted(unique.values(), key=itemgetter(0))
-            messages = [message for _, message in in_order]
-            return Unconfirmed(messages, self.not_retransmitted - evicted_before, self._awaited_on_disk())
+            messages = [message for _, message in sorted(unique.values(), key=itemgetter(0))]
+            further = self._further_awaited({each.id for each in messages})
+            stored = frozenset(() if self._store is None else self._store.ids())
+            on_disk = [id for id in further if id in stored]
+            forgotten = self._count_evicted_at_end(since_ns, further) + len(further) - len(on_disk)
+            self.not_retransmitted += forgotten
+            return Unconfirmed(messages, forgotten, on_disk)
+
+    def _lost_publishers(self) -> list[RoutePublisher]:
+        return [each for each in self._publishers if each.lost_ns and not each.open]
+
+    def _lost_with_subscribers(self) -> Iterator[tuple[int, RoutePublisher, UMessage]]:
+        for publisher in self._lost_publishers():
+            for put_ns, message in self._lost_of(publisher, publisher.to_retransmit):
+                if self._is_awaited(message) or not self._link_monitor.is_receiver_gone(publisher.lost_ns):
+                    yield put_ns, publisher, message
+
+    def _put_in(
+        self, spans: Sequence[UnconfirmedSpan], since_ns: int
+    ) -> Iterator[tuple[int, RoutePublisher, UMessage]]:
+        for publisher, put_ns, message in self._buffer.messages_since(since_ns) if spans else ():
+            if not isinstance(publisher, RoutePublisher) or self._is_answered(message):
+                continue
+            if any(
+                each.begin_ns <= put_ns <= each.end_ns and publisher.lost_ns < each.excluded_from_ns
+                for each in spans
+            ):
+                yield put_ns, publisher, message
+
+    def _count_evicted_at_end(self, since_ns: int, further: Mapping[UUID, int]) -> int:
+        """The number of evicted puts that may be lost, without those in `further`."""
+        lost_ns = [self._lost_since_ns(each) for each in self._lost_publishers()[:1]] if self._evicted else []
+        evicted = sum(_sum_since(self._evicted, each) for each in lost_ns)
+        evicted += _sum_since(self._buffer.pop_evicted(), since_ns)
+        self._evicted.clear()
+        newest_ns = max([since_ns, *lost_ns])
+        return max(0, evicted - sum(put_ns >= newest_ns for put_ns in further.values()))
+
+    def _further_awaited(self, known: AbstractSet[UUID]) -> dict[UUID, int]:
+        """The puts without a receipt that are not known, because the memory had no room for them, with their times."""
+        awaited = {} if self._awaited is None else self._awaited.all_waiting()
+        further = {uuid_of(id): put_ns for id, put_ns in awaited.items()}
+        answered = self._answered_requests
+        return {id: at for id, at in further.items() if id not in known and id not in answered}
 
     def _unreceipted(self) -> Iterator[tuple[int, RoutePublisher, UMessage]]:
         """The remembered puts without a receipt, but no answered Requests."""
@@ -489,14 +510,6 @@ class PossibleLosses:
         for publisher, put_ns, message in self._remembered_of(awaited).values() if awaited else ():
             if isinstance(publisher, RoutePublisher) and not self._is_answered(message):
                 yield put_ns, publisher, message
-
-    def _awaited_on_disk(self) -> list[UUID]:
-        """The stored puts without a receipt, also those for which the memory had no room."""
-        awaited, keeper = self._awaited, self._awaited_keeper
-        if awaited is None or keeper is None:
-            return []
-        answered = self._answered_requests
-        return [id for kept, id in keeper.stored() if awaited.is_awaited(kept) and id not in answered]
 
 
 def _is_repeatable(message: UMessage) -> bool:

@@ -74,10 +74,6 @@ class AwaitedKeeper:
         kept = self._kept.get(id)
         return None if kept is None else self._store.read(_ROUTE, kept)
 
-    def stored(self) -> list[tuple[bytes, UUID]]:
-        """The messages in the store: the id in the form of receipts, and that of the message."""
-        return [(id, kept) for id, kept in self._kept.items() if kept is not None]
-
     def ignore(self, ids: Iterable[bytes]) -> None:
         """Do not store these."""
         self._kept.update((id, None) for id in ids)

@@ -55,6 +55,12 @@ def receipt_id(id: UUID) -> bytes:
     return _ID.pack(id.msb, _TAG, id.lsb)
 
 
+def uuid_of(id: bytes) -> UUID:
+    """The id of a message from its form in a receipt."""
+    msb, _, lsb = _ID.unpack(id)
+    return UUID(msb, lsb)
+
+
 def receipt_ids(messages: Sequence[UMessage]) -> bytes:
     """The joined ids of messages, as in a receipt. Received attachments are reused."""
     if type(messages) is MessageBatch:
