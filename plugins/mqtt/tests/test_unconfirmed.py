@@ -28,6 +28,9 @@ class FakeStore:
             self.kept += [each.id for each in messages]
         return not self.busy
 
+    def ids(self) -> Collection[UUID]:
+        return self.kept
+
     def read(self, route: Hashable, id: UUID) -> UMessage | None:
         return None
 
