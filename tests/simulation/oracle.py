@@ -19,7 +19,7 @@ from ustreamer.host.storage.spool_records import decode_record
 from ustreamer.uprotocol.ustatus import UCode
 from ustreamer.uprotocol.wire import decode
 
-LOSS_COUNTERS: Final = ("not_retransmitted", "spool_lost", "lost_at_stop")
+LOSS_COUNTERS: Final = ("not_retransmitted", "receipts_missing", "spool_lost")
 """Counters of an endpoint that report lost messages after the verdict `delivered`."""
 _LETTER_LOSSES: Final = frozenset({"kill", "power", "disk"})
 _LETTERS_IN_A_BURST: Final = 5_000

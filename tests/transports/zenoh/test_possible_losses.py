@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Puts that may be lost are put again, kept or reported: with real sessions in this process."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from threading import Lock
 from time import monotonic_ns
 from typing import Any
@@ -11,26 +11,16 @@ import pytest
 from tests.transports.zenoh.publisher_bench import NS_PER_MS, MakeBench, numbered, received
 from tests.transports.zenoh.sessions import CLOCK
 from tests.waiting import wait_until
-from ustreamer.testing.durable_contract import RecordedSentStore
-from ustreamer.testing.messages import ALPHA, METHOD, REMOTE_CLIENT, TOPIC, new_id
+from ustreamer.testing.messages import ALPHA, METHOD, REMOTE_CLIENT, new_id
 from ustreamer.transport_port import EndpointContext, RouteUnavailable
 from ustreamer.transports.zenoh import route_publishers
 from ustreamer.transports.zenoh.decoder import HEAD, ID_TAG, VERSION_AND_TAGS
 from ustreamer.transports.zenoh.link_monitor import UnconfirmedSpan
-from ustreamer.transports.zenoh.possible_losses import NEVER_NS, PossibleLosses
-from ustreamer.transports.zenoh.receipts.awaited_receipts import AwaitedReceipts
-from ustreamer.transports.zenoh.receipts.receipt_keys import (
-    ReceiptGiverId,
-    receipt_id,
-    receipt_key,
-    token_key,
-)
+from ustreamer.transports.zenoh.possible_losses import PossibleLosses
 from ustreamer.transports.zenoh.retransmit import AnsweredRequests, Origin, RetransmitConfig
 from ustreamer.transports.zenoh.route_publishers import RoutePublishers
-from ustreamer.transports.zenoh.subscriber import ListenerFilters
-from ustreamer.uprotocol.umessage import UMessage, request
+from ustreamer.uprotocol.umessage import request
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
-from ustreamer.uprotocol.uuri import ANY
 
 
 def test_possibly_lost_messages_are_put_again_in_order_before_newer_ones(make_bench: MakeBench) -> None:
@@ -233,6 +223,7 @@ def test_publishers_above_the_limit_are_undeclared_when_their_messages_have_arri
         tick()
         assert len(bench.publishers) == 4
         bench.links.confirmed_ns = monotonic_ns()
+        bench.sender._possible_losses.on_tick()
         bench.put(numbered(4, 4))  # undeclares two, declares one
         assert [each.route[0].resource_id - 0x8000 for each in bench.publishers] == [2, 3, 4]
         tick()
@@ -247,13 +238,14 @@ def test_a_new_publisher_waits_while_the_messages_of_all_may_be_lost(
     bench.sender._publishers.limit = 1
     subscriber = bench.listen()
     bench.put(numbered(0), numbered(1, 1))
-    with bench.held_monitor():
+    with bench.held_monitor() as tick:
         with pytest.raises(UStatusError, match="messages of all 2 Zenoh publishers may not have") as refused:
             bench.sender.put_message(numbered(2, 2))
         assert refused.value.code is UCode.UNAVAILABLE
         assert not isinstance(refused.value, RouteUnavailable)
         bench.put(numbered(3), numbered(4, 1))  # the others go on
         bench.links.confirmed_ns = monotonic_ns()
+        tick()
         bench.put(numbered(5, 2))
     assert received(subscriber, 5) == [0, 1, 3, 4, 5]
 
@@ -447,178 +439,3 @@ def test_what_is_too_late_to_be_put_again_is_counted(make_bench: MakeBench, *, i
     subscriber = bench.listen()
     wait_until(lambda: bool(opened), "the route again")
     assert (losses.retransmitted, losses.not_retransmitted) == ((1, 0) if in_time else (0, 1))
-
-
-class AwaitedDuringPuts(AwaitedReceipts):
-    """Calls `on_read` where the monitor thread reads the oldest put: another thread may put at that moment."""
-
-    def __init__(self) -> None:
-        super().__init__("own", CLOCK.monotonic_ns, 15 * 10**9)
-        self.on_read: Callable[[], None] = lambda: None
-
-    @property
-    def oldest_kept_ns(self) -> int:
-        self.on_read()
-        return super().oldest_kept_ns
-
-
-def test_a_put_without_a_receipt_stays_remembered_if_another_put_is_made_during_a_tick(
-    make_bench: MakeBench,
-) -> None:
-    bench, awaited = make_bench(), AwaitedDuringPuts()
-    context = EndpointContext("backbone", ALPHA, CLOCK)
-    publishers = RoutePublishers(bench.session, context, limit=1, awaited=awaited)
-    losses = PossibleLosses(
-        context,
-        bench.links,
-        publishers,
-        Lock(),
-        lambda put_ns, message: True,
-        lambda _: None,
-        RetransmitConfig(),
-        AnsweredRequests(0),
-        awaited=awaited,
-    )
-    giver = ReceiptGiverId("cloud", "link", "1")
-    awaited.on_token(token_key(giver, ListenerFilters(ANY, None)), is_present=True)
-    [receiver] = awaited.receivers_of(TOPIC, None)
-    publisher = publishers.declare(numbered(0).attributes)
-
-    def put(number: int) -> None:
-        message, now_ns = numbered(number), CLOCK.monotonic_ns()
-        payload = bytes(2_000_000)  # a block of its own
-        receiver.puts.append((now_ns, receipt_id(message.id)))
-        head = HEAD.pack(VERSION_AND_TAGS, message.id.msb, ID_TAG, message.id.lsb)
-        losses.append((Origin(publisher, message.attributes),), now_ns, (head,), (payload,))
-
-    put(0)
-    put_ns = CLOCK.monotonic_ns()
-    bench.links._confirmed_ns = lambda now_ns: now_ns  # type: ignore[method-assign]  # the next node has read it
-    wait_until(lambda: bench.links.confirmed_ns > put_ns, "the confirmation of the next node")
-    awaited.on_read = lambda: put(1)
-    losses.on_tick()
-    assert losses.remembered_count == 2
-
-
-def test_a_stop_counts_puts_without_a_receipt_that_neither_the_memory_nor_the_store_has(
-    make_bench: MakeBench,
-) -> None:
-    bench, awaited = make_bench(), AwaitedReceipts("own", CLOCK.monotonic_ns, 15 * 10**9)
-    context, store = EndpointContext("backbone", ALPHA, CLOCK), RecordedSentStore()
-    publishers = RoutePublishers(bench.session, context, limit=1, awaited=awaited)
-    losses = PossibleLosses(
-        context,
-        bench.links,
-        publishers,
-        Lock(),
-        lambda put_ns, message: True,
-        lambda route: None,
-        RetransmitConfig(bytes=3 * 201),
-        bench.answered,
-        store,
-        awaited,
-    )
-    awaited.on_token(
-        token_key(ReceiptGiverId("cloud", "link", "1"), ListenerFilters(ANY, None)), is_present=True
-    )
-    [receiver] = awaited.receivers_of(TOPIC, None)
-    publisher = publishers.declare(numbered(0).attributes)
-    publishers.add(publisher)
-    puts = [numbered(number) for number in range(7)]
-    begin_ns = CLOCK.monotonic_ns()
-    for message in puts:
-        now_ns = CLOCK.monotonic_ns()
-        receiver.puts.append((now_ns, receipt_id(message.id)))
-        head = HEAD.pack(VERSION_AND_TAGS, message.id.msb, ID_TAG, message.id.lsb)
-        losses.append((Origin(publisher, message.attributes),), now_ns, (head,), (message.payload,))
-    awaited.on_receipt(receipt_key(ReceiptGiverId("cloud", "link", "1")), receipt_id(puts[0].id))
-    store.keep("receipts", puts[1:2])
-    bench.answered.add_reqids([puts[2].id])
-    bench.links.unconfirmed_spans = lambda: [UnconfirmedSpan(begin_ns, 1 << 61, 1 << 62)]  # type: ignore[method-assign]
-    messages, forgotten, on_disk = losses.unconfirmed()
-    assert [int(each.payload) for each in messages] == [4, 5, 6]
-    assert on_disk == [puts[1].id]
-    # Evicted: 0 to 3. The span has all of them, so 0, which has arrived, and 2, which is answered, count too.
-    assert forgotten == losses.not_retransmitted == 3
-    bench.links.unconfirmed_spans = list  # type: ignore[method-assign]
-    messages, forgotten, on_disk = losses.unconfirmed()
-    assert ([int(each.payload) for each in messages], forgotten, on_disk) == ([4, 5, 6], 1, [puts[1].id])
-
-
-@pytest.mark.parametrize("is_evicted", [False, True])
-def test_what_is_not_remembered_any_more_is_put_again_from_the_store(
-    make_bench: MakeBench, *, is_evicted: bool
-) -> None:
-    """Without this, the bound of the memory would lose messages that are on disk.
-
-    Where the publisher was evicted, the put declares the next one.
-    """
-    bench, awaited, put_again = (
-        make_bench(),
-        AwaitedReceipts("own", CLOCK.monotonic_ns, 15 * 10**9),
-        list[int](),
-    )
-    context, store = EndpointContext("backbone", ALPHA, CLOCK), RecordedSentStore()
-    publishers = RoutePublishers(bench.session, context, limit=1, awaited=awaited)
-
-    def put_one_again(put_ns: int, message: UMessage) -> bool:
-        put_again.append(int(message.payload))
-        receiver.puts.append((CLOCK.monotonic_ns(), receipt_id(message.id)))
-        return True
-
-    losses = PossibleLosses(
-        context,
-        bench.links,
-        publishers,
-        Lock(),
-        put_one_again,
-        lambda _: None,
-        RetransmitConfig(bytes=3 * 201),
-        AnsweredRequests(0),
-        store,
-        awaited,
-    )
-    giver = ReceiptGiverId("cloud", "link", "1")
-    token = token_key(giver, ListenerFilters(ANY, None))
-    awaited.on_token(token, is_present=True)
-    [receiver] = awaited.receivers_of(TOPIC, None)
-    publisher = publishers.declare(numbered(0).attributes)
-    publishers.add(publisher)
-    losses.on_tick()  # the publisher knows its receiver
-
-    def put(number: int) -> None:
-        message, now_ns = numbered(number), CLOCK.monotonic_ns()
-        receiver.puts.append((now_ns, receipt_id(message.id)))
-        head = HEAD.pack(VERSION_AND_TAGS, message.id.msb, ID_TAG, message.id.lsb)
-        losses.append((Origin(publisher, message.attributes),), now_ns, (head,), (message.payload,))
-
-    def are_stored(number: int) -> bool:
-        losses.on_tick()
-        return len(store.ids()) == number
-
-    for number in range(3):
-        put(number)
-    wait_until(lambda: are_stored(3), "overdue receipts")
-    for number in range(3, 6):
-        put(number)
-    assert losses.remembered_count == 3
-    wait_until(lambda: are_stored(6), "overdue receipts")
-    awaited.on_token(token, is_present=False)
-    awaited.on_token(token, is_present=True)
-    publisher.open = False
-    for _ in range(20):
-        awaited.on_receipt(receipt_key(giver), b"")  # it has returned
-        losses.on_tick()
-    assert put_again == []
-    if is_evicted:
-        assert publishers.pop_arrived(NEVER_NS) is publisher
-    else:
-        publisher.open = True
-
-    def are_put_again() -> bool:
-        losses.on_tick()  # puts nothing while the monitor holds the lock
-        return len(put_again) >= 3
-
-    wait_until(are_put_again, "puts from the store")
-    assert put_again[:3] == [0, 1, 2]
-    assert awaited.missing == 0

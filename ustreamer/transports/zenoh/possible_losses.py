@@ -139,11 +139,11 @@ class PossibleLosses:
 
     @property
     def arrived_ns(self) -> int:
-        """All puts before this time have arrived, or are not remembered any more."""
+        """All puts before this time have arrived, or are not remembered any more. As of the last tick."""
         if not self.is_enabled:
             return NEVER_NS
         aged_ns = 0 if self._buffer.hold else self._monotonic_ns() - self._window_ns
-        return max(self._link_monitor.confirmed_ns, aged_ns)
+        return max(self._buffer.confirmed_ns, aged_ns)
 
     # --- the monitor thread -------------------------------------------------------------------------------------------
 
@@ -241,7 +241,7 @@ class PossibleLosses:
             if not publisher.has_subscriber():
                 return
             to_retransmit, publisher.to_retransmit = publisher.to_retransmit, []
-            if to_retransmit or self._evicted:
+            if to_retransmit or self._evicted or self._awaited_keeper is not None:
                 self._retransmit_lost(publisher, to_retransmit)
             publisher.opened_ns = self._monotonic_ns()
             with self._publishers.state_lock:
@@ -252,17 +252,36 @@ class PossibleLosses:
         self._count_evicted(publisher)
         lost = self._lost_of(publisher, to_retransmit)
         if self._awaited is not None:
-            self._awaited.forget([receipt_id(message.id) for _, message in to_retransmit])
+            known = [receipt_id(message.id) for _, message in to_retransmit]
+            lost = [*self._pop_stored(publisher, self._awaited, frozenset(known)), *lost]
+            self._awaited.forget(known)
         for put_ns, message in lost:
             if not self._retransmit(put_ns, message):
                 self.not_retransmitted += 1
         if self._sent_keeper is not None:
             self._sent_keeper.on_put_again(publisher, self._monotonic_ns())
 
+    def _pop_stored(
+        self, publisher: RoutePublisher, awaited: "AwaitedReceipts", known: AbstractSet[bytes]
+    ) -> list[tuple[int, UMessage]]:
+        """The puts without a receipt that only the store has. They wait no more, until they are put again."""
+        if self._awaited_keeper is None:
+            return []
+        puts = [
+            each
+            for each in self._awaited_keeper.puts_of(publisher, known)
+            if awaited.is_awaited(each[0]) and not self._is_answered(each[2])
+        ]
+        awaited.forget([id for id, _, _ in puts])
+        return [(put_ns, message) for _, put_ns, message in puts]
+
     def _count_evicted(self, publisher: RoutePublisher) -> None:
-        """Count what was evicted since the loss of this publisher. Once for all publishers."""
+        """Count what was evicted since the loss of this publisher, and is not in the store. Once for all publishers."""
         if self._evicted:
-            self.not_retransmitted += _sum_since(self._evicted, self._lost_since_ns(publisher))
+            since_ns, until_ns = self._lost_since_ns(publisher), max(at_ns for at_ns, _ in self._evicted)
+            keeper, evicted = self._awaited_keeper, _sum_since(self._evicted, since_ns)
+            stored = 0 if keeper is None else keeper.count_between(since_ns, until_ns)
+            self.not_retransmitted += max(0, evicted - stored)
             self._evicted.clear()
 
     def _lost_of(
@@ -381,13 +400,13 @@ class PossibleLosses:
         now_ns = self._monotonic_ns()
         overdue = {id: put_ns for id, put_ns in awaited.overdue(now_ns).items() if id not in keeper}
         if overdue:
-            found = {id: each[2] for id, each in self._remembered_of(overdue).items()}
-            keeper.keep({id: each for id, each in found.items() if not self._is_answered(each)})
+            found = self._remembered_of(overdue)
+            keeper.keep({id: each for id, each in found.items() if not self._is_answered(each[2])})
             # A put in progress is remembered later.
             keeper.ignore(
                 id
                 for id, put_ns in overdue.items()
-                if (self._is_answered(found[id]) if id in found else now_ns - put_ns > _FORGOTTEN_NS)
+                if (self._is_answered(found[id][2]) if id in found else now_ns - put_ns > _FORGOTTEN_NS)
             )
         answered = self._answered_requests
         keeper.release(lambda id, kept: awaited.is_awaited(id) and (kept is None or kept not in answered))

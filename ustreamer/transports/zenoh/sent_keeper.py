@@ -4,8 +4,8 @@
 In: puts with their times, and the state of their publishers. Out: calls of the store. Used on the monitor thread only.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from typing import Final
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping
+from typing import Final, NamedTuple
 
 from ustreamer.transport_port import SentStore
 from ustreamer.uprotocol.umessage import UMessage
@@ -14,6 +14,12 @@ from ustreamer.uprotocol.uuid import UUID
 _ROUTE: Final = "receipts"
 Put = tuple[Hashable, int, UMessage]
 """The publisher, the time of the put, and the message."""
+
+
+class _KeptPut(NamedTuple):
+    publisher: Hashable
+    put_ns: int
+    id: UUID
 
 
 class SentKeeper:
@@ -58,21 +64,36 @@ class AwaitedKeeper:
 
     def __init__(self, store: SentStore) -> None:
         self._store = store
-        self._kept: dict[bytes, UUID | None] = {}  # None: ignored
+        self._kept: dict[bytes, _KeptPut | None] = {}  # None: ignored
+        self._by_publisher: dict[Hashable, dict[bytes, None]] = {}
 
     def __contains__(self, id: bytes) -> bool:
         """Whether the message is in the store, or ignored."""
         return id in self._kept
 
-    def keep(self, messages: Mapping[bytes, UMessage]) -> None:
+    def keep(self, puts: Mapping[bytes, Put]) -> None:
         """Store these, which are in order. Where the store is busy, the next call should repeat them."""
-        if messages and self._store.keep(_ROUTE, list(messages.values())):
-            self._kept.update((id, message.id) for id, message in messages.items())
+        if puts and self._store.keep(_ROUTE, [message for _, _, message in puts.values()]):
+            for id, (publisher, put_ns, message) in puts.items():
+                self._kept[id] = _KeptPut(publisher, put_ns, message.id)
+                self._by_publisher.setdefault(publisher, {})[id] = None
 
     def read(self, id: bytes) -> UMessage | None:
         """The message from the store; None if it is not there."""
         kept = self._kept.get(id)
-        return None if kept is None else self._store.read(_ROUTE, kept)
+        return None if kept is None else self._store.read(_ROUTE, kept.id)
+
+    def puts_of(self, publisher: Hashable, known: Container[bytes]) -> Iterator[tuple[bytes, int, UMessage]]:
+        """The puts of a publisher in the store that are not known, in order: id, time and message."""
+        for id in self._by_publisher.get(publisher, ()):
+            kept = self._kept[id]
+            message = None if kept is None or id in known else self.read(id)
+            if kept is not None and message is not None:
+                yield id, kept.put_ns, message
+
+    def count_between(self, first_ns: int, last_ns: int) -> int:
+        """The number of puts in the store from one time to another."""
+        return sum(each is not None and first_ns <= each.put_ns <= last_ns for each in self._kept.values())
 
     def ignore(self, ids: Iterable[bytes]) -> None:
         """Do not store these."""
@@ -80,8 +101,21 @@ class AwaitedKeeper:
 
     def release(self, is_needed: Callable[[bytes, UUID | None], bool]) -> None:
         """Release the messages that are not needed any more."""
-        done = {id: each for id, each in self._kept.items() if not is_needed(id, each)}
-        stored = [each for each in done.values() if each is not None]
-        if not stored or self._store.release(_ROUTE, stored):
-            for id in done:
-                del self._kept[id]
+        done = {
+            id: each
+            for id, each in self._kept.items()
+            if not is_needed(id, None if each is None else each.id)
+        }
+        stored = [each.id for each in done.values() if each is not None]
+        if stored and not self._store.release(_ROUTE, stored):
+            return
+        for id, kept in done.items():
+            del self._kept[id]
+            if kept is not None:
+                self._forget_publisher(kept.publisher, id)
+
+    def _forget_publisher(self, publisher: Hashable, id: bytes) -> None:
+        ids = self._by_publisher[publisher]
+        del ids[id]
+        if not ids:
+            del self._by_publisher[publisher]
