@@ -6,6 +6,8 @@ import json
 import os
 import resource
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,11 +19,13 @@ import pytest
 from tests.host.waiting import eventually
 from ustreamer.host.admin import server
 from ustreamer.host.admin.server import (
+    SOCKET,
     AdminError,
     AdminFailure,
     AdminRequest,
     AdminResult,
     AdminServer,
+    NoAnswerError,
     PluginsRequest,
     PurgeRequest,
     RedriveRequest,
@@ -290,3 +294,27 @@ def test_commands_are_accepted_again_after_the_process_had_no_file_descriptor_le
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
             os.close(directory)
     assert send_request(bench.state_dir, RoutesRequest()) == {"here": 1}
+
+
+def test_a_change_does_not_wait_for_a_process_that_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "_RESPONSE_TIMEOUT_S", 0.05)
+    program = """
+import os, signal, socket, sys
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(sys.argv[1])
+listener.listen()
+print("READY", flush=True)
+os.kill(os.getpid(), signal.SIGSTOP)
+"""
+    command = [sys.executable, "-c", program, str(tmp_path / SOCKET)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "READY\n"
+            text = f"process {process.pid} is stopped by a signal or a debugger"
+            with pytest.raises(NoAnswerError, match=text):  # or the test times out
+                send_request(tmp_path, ReloadRequest("configuration"))
+        finally:
+            process.kill()

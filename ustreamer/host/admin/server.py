@@ -403,9 +403,9 @@ class NoAnswerError(UStatusError):
 def send_request(state_dir: Path, request: AdminRequest, timeout_s: float | None = None) -> Any:
     """Send a request to the streamer that runs on `state_dir`; returns the result as JSON.
 
-    `timeout_s` is how long to wait for the answer; None: 10 s, or 10 minutes for a change. Raises UStatusError:
-    UNAVAILABLE if no streamer runs there, PERMISSION_DENIED if it belongs to another user; NoAnswerError; AdminError
-    for a failed request.
+    `timeout_s` is how long to wait for the answer; None: 10 s, or 10 minutes for a change. A process that a signal has
+    stopped gets 10 s at most. Raises UStatusError: UNAVAILABLE if no streamer runs there, PERMISSION_DENIED if it belongs
+    to another user; NoAnswerError; AdminError for a failed request.
     """
     path = state_dir / SOCKET
     with _open_request(path, request, timeout_s) as connection:
@@ -436,6 +436,7 @@ def _open_request(
                 connection.connect(short)
             connection.settimeout(timeout_s)
             connection.sendall(msgspec.json.encode(request) + b"\n")
+            _wait_answer(connection, path, timeout_s)
             yield connection
         except (TimeoutError, BlockingIOError) as error:
             raise NoAnswerError(path, timeout_s, _listener_state(connection)) from error
@@ -449,6 +450,23 @@ def _open_request(
             raise UStatusError(UCode.UNAVAILABLE, f"{path}: no answer: {error}") from error
 
 
+def _wait_answer(connection: socket.socket, path: Path, timeout_s: float) -> None:
+    """Wait until the answer begins. NoAnswerError if it does not; for a stopped process after 10 s."""
+    waited_s, is_stopped = 0.0, False
+    while waited_s < timeout_s and not is_stopped:
+        step_s = min(_RESPONSE_TIMEOUT_S, timeout_s - waited_s)
+        connection.settimeout(step_s)
+        try:
+            connection.recv(1, socket.MSG_PEEK)
+        except TimeoutError:
+            waited_s += step_s
+            is_stopped = _is_stopped(_listener_pid(connection))
+        else:
+            connection.settimeout(timeout_s)
+            return
+    raise NoAnswerError(path, waited_s, _listener_state(connection))
+
+
 def _timeval(seconds: float) -> bytes:
     whole = int(seconds)
     return _TIMEVAL.pack(whole, int((seconds - whole) * 1_000_000))
@@ -456,20 +474,28 @@ def _timeval(seconds: float) -> bytes:
 
 def _listener_state(connection: socket.socket) -> str:
     """What the process at the other end does, as far as the kernel knows."""
-    try:
+    pid = _listener_pid(connection)
+    process = f"process {pid}" if pid else "it"
+    if _is_stopped(pid):
+        return f"{process} is stopped by a signal or a debugger"
+    return f"{process} hangs, has no CPU time, or executes a long command"
+
+
+def _listener_pid(connection: socket.socket) -> int:
+    """The process at the other end; 0 if it is not known."""
+    with suppress(OSError):
         credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER_CREDENTIALS.size)
-        pid = _PEER_CREDENTIALS.unpack(credentials)[0]
-        state = (
-            Path(f"/proc/{pid}/stat")
-            .read_text(encoding="ascii", errors="replace")
-            .rpartition(")")[2]
-            .split()[0]
-        )
+        return int(_PEER_CREDENTIALS.unpack(credentials)[0])
+    return 0
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether a signal or a debugger has stopped the process."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+        return text.rpartition(")")[2].split()[0] in "Tt"
     except (OSError, IndexError):
-        return "it hangs, has no CPU time, or executes a long command"
-    if state in "Tt":
-        return f"process {pid} is stopped by a signal or a debugger"
-    return f"process {pid} hangs, has no CPU time, or executes a long command"
+        return False
 
 
 def _read_all(connection: socket.socket) -> bytes:
