@@ -266,13 +266,13 @@ class SubscriberEnded(UStatusError):
 class Unconfirmed(NamedTuple):
     """Sent messages that are not known to have arrived, in order of their sends; some may have arrived.
 
-    `forgotten` is the number of further ones, which the transport could not keep. `on_disk` are the ids of stored
-    messages that may not have arrived either. Their records stay for the next start, unless `messages` has them.
+    `forgotten`: at most so many further ones. The transport has no copy of them, and some may have arrived. `stored`: the
+    ids of further ones that only the `SentStore` has. Their records stay for the next start.
     """
 
     messages: Sequence[UMessage] = ()
     forgotten: int = 0
-    on_disk: Collection[UUID] = ()
+    stored: Collection[UUID] = ()
 
 
 class ReceivingThread(msgspec.Struct, frozen=True):
@@ -294,7 +294,10 @@ class SentStore(Protocol):
         ...
 
     def ids(self) -> Collection[UUID]:
-        """The sent messages that are, or soon will be, on disk: those that were kept, and those that waited there."""
+        """The sent messages that are or soon will be on disk.
+
+        They were given to `keep`, or were on disk before they were sent and have no receipt yet.
+        """
         ...
 
     def read(self, route: Hashable, id: UUID) -> UMessage | None:

@@ -308,7 +308,7 @@ def simulated(host: SimHost) -> Iterator[None]:
         (f"{zenoh_modules}.link_monitor", "find_link"): find_link,
         (f"{zenoh_modules}.link_monitor", "wait_link_end"): wait_link_end,
         (f"{zenoh_modules}.subscriber", "FifoChannel"): SimFifoChannel,
-        (f"{zenoh_modules}.route_publishers", "MAX_UNCONFIRMED"): 16,
+        (f"{zenoh_modules}.route_publishers", "MAX_EXTRA"): 16,  # with a limit of 16: fewer than `NOTICES`
         (f"{storage}.spool", "LmdbStore"): host.disk.store,
         (f"{storage}.dead_letter_store", "LmdbStore"): host.disk.store,
         (ROUTER, "WampServer"): host.new_wamp_server,

@@ -129,7 +129,7 @@ MUTATIONS: Final = (
     Mutation(
         "a stop forgets what may not have arrived",
         "ustreamer/host/runtime/draining.py",
-        "        if not (messages or forgotten):\n",
+        "        if not (messages or forgotten or dead):\n",
         "        if True:\n",
     ),
     Mutation(
@@ -252,14 +252,14 @@ MUTATIONS: Final = (
     Mutation(
         "a publisher is undeclared before its messages have arrived",
         f"{_ZENOH}/publisher.py",
-        "publishers.pop_arrived(arrived_ns)",
-        "publishers.pop_arrived(NEVER_NS)",
+        "publishers.pop_idle(needed_since_ns)",
+        "publishers.pop_idle(NEVER_NS)",
     ),
     Mutation(
         "a stop deletes what only the disk has",
         f"{_EGRESS}/durable_queue.py",
-        "staying = self._staying({item.message.id for item in left}, frozenset(on_disk))",
-        "pass",
+        "obsolete = [key for _, key in sent_keys if key not in kept_keys]",
+        "obsolete = [key for _, key in sent_keys]",
     ),
     Mutation(
         "a router that resumes has read everything with its clients",

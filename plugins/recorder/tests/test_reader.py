@@ -399,9 +399,7 @@ def test_samples_that_end_early_are_damage() -> None:
     packed = compress(whole)
     head = SAMPLES.pack(Kind.SAMPLES, ZLIB, 1, 1, len(whole), len(packed), 0, 0, 0)
     _, damage = read(with_records(head, SAMPLES_PART.pack(Kind.SAMPLES_PART, 0, len(packed), packed)))
-    assert [each.reason for each in damage] == [
-        "SAMPLES_PART: ends in the payload of sample 0: expected 6 bytes"
-    ]
+    assert [each.reason for each in damage] == ["SAMPLES_PART: sample 0 has 5 bytes of payload: expected 6"]
 
 
 # -------------------------------------------------------------------------------------------------------- as files

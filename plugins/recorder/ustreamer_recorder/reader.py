@@ -446,10 +446,13 @@ class _Decoder:
             if len(whole) - at < layout.SAMPLE.size:
                 raise _InvalidReference(f"ends before sample {number} of {count}")
             msb, lsb, arrived_ns, topic, size, kept, form = layout.SAMPLE.unpack_from(whole, at)
-            at += layout.SAMPLE.size + kept
-            if at > len(whole):
-                raise _InvalidReference(f"ends in the payload of sample {number}: expected {kept} bytes")
-            text, payload = self._required_string(topic), whole[at - kept : at]
+            begin, at = at + layout.SAMPLE.size, at + layout.SAMPLE.size + kept
+            payload = whole[begin:at]
+            if len(payload) < kept:
+                raise _InvalidReference(
+                    f"sample {number} has {len(payload)} bytes of payload: expected {kept}"
+                )
+            text = self._required_string(topic)
             samples.append(Sample(UUID(msb, lsb), arrived_ns, text, size, payload, form))
         return Samples(from_ns, until_ns, tuple(samples), dropped)
 

@@ -3,7 +3,7 @@
 
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import cast
 
 import pytest
@@ -41,6 +41,7 @@ from ustreamer.uprotocol.umessage import (
 )
 from ustreamer.uprotocol.ustatus import UCode, UStatus
 from ustreamer.uprotocol.utransport import UTransport
+from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.uuri import ANY, UUri
 
 THEIRS = UUri("chassis", 0x1234, 1, 0x8001)
@@ -101,6 +102,32 @@ def test_sent_messages_that_may_not_have_arrived_are_dead_letters(bench: Bench) 
         (message.id, "chassis", "app", 1) for message in [*sent[2:4], call]
     ]
     assert {each.reason for _, each in letters} == {"sent to endpoint 'chassis', but it may not have arrived"}
+
+
+def test_what_only_a_queue_had_and_its_disk_refuses_is_a_dead_letter(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The transport has no copy of it."""
+    streamer = bench.started(fake("app", "app"), fake("chassis", "chassis"))
+    message = notification(new_id(), UUri("app", 1, 1, 0x8000), UUri("chassis", 1, 1, 0))
+    link(streamer, "app").receive_message(message)
+    eventually(lambda: len(link(streamer, "chassis").sent) == 1, "the send")
+    reclaim = EndpointQueue.reclaim
+
+    def refuse(
+        queue: EndpointQueue, sent: Sequence[QueuedMessage], stored: Collection[UUID] = ()
+    ) -> Sequence[QueuedMessage]:
+        delivery = streamer.dispatcher.restored_delivery("app", "chassis", None, None)
+        refused = [queue.sent_message(delivery, message)] if message.id in stored else []
+        return reclaim(queue, [*sent, *refused])
+
+    monkeypatch.setattr(EndpointQueue, "reclaim", refuse)
+    link(streamer, "chassis").unconfirmed = Unconfirmed(stored=[message.id])
+    assert (streamer.stop(DEADLINE_S), streamer.unconfirmed) == (0, 1)
+    ledger = streamer.ledger()
+    assert (ledger.delivered, ledger.dead_lettered, ledger.unaccounted) == (0, 1, 0)
+    [(_, letter)] = read_letters(streamer.context.state_dir / DIRECTORY)
+    assert letter.message.id == message.id
 
 
 class Changes:

@@ -233,7 +233,7 @@ def test_publishers_above_the_limit_are_undeclared_when_their_messages_have_arri
 def test_a_new_publisher_waits_while_the_messages_of_all_may_be_lost(
     make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(route_publishers, "MAX_UNCONFIRMED", 1)
+    monkeypatch.setattr(route_publishers, "MAX_EXTRA", 1)
     bench = make_bench()
     bench.sender._publishers.limit = 1
     subscriber = bench.listen()
@@ -254,7 +254,7 @@ def test_the_age_of_the_retransmit_buffer_ends_the_wait(
     make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No link but TCP says what has arrived."""
-    monkeypatch.setattr(route_publishers, "MAX_UNCONFIRMED", 0)
+    monkeypatch.setattr(route_publishers, "MAX_EXTRA", 0)
     bench = make_bench(ms=1_000)
     bench.sender._publishers.limit = 1
     subscriber = bench.listen()
@@ -270,7 +270,7 @@ def test_the_age_of_the_retransmit_buffer_ends_the_wait(
 def test_a_publisher_of_a_subscriber_that_left_gives_way_and_counts_its_messages(
     make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(route_publishers, "MAX_UNCONFIRMED", 0)
+    monkeypatch.setattr(route_publishers, "MAX_EXTRA", 0)
     bench = make_bench()
     bench.links.settled_ns = 0
     bench.sender._publishers.limit = 1

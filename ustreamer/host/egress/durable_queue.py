@@ -214,7 +214,7 @@ class DurableQueue(EndpointQueue):
         """
         keys, records = list[bytes](), list[tuple[int, SpoolRecord]]()
         for key, stored in self._read_stored(SENT):
-            rank = None if stored is None else self._class_of(stored)
+            rank = None if stored is None else self._rank_of(stored)
             if stored is not None and rank is not None:
                 keys.append(key)
                 records.append((rank, stored))
@@ -226,7 +226,7 @@ class DurableQueue(EndpointQueue):
             extra = {"endpoint": self.name, "reason": str(error), "messages": len(keys)}
             log.warning("egress.sent_not_moved", extra=extra)
 
-    def _class_of(self, stored: SpoolRecord) -> int | None:
+    def _rank_of(self, stored: SpoolRecord) -> int | None:
         try:
             return self._decode(stored.attributes)[1].priority_class
         except UStatusError:  # reported by `_restore_item`
@@ -301,56 +301,69 @@ class DurableQueue(EndpointQueue):
         return not self._writer.is_alive()
 
     def reclaim(
-        self, sent: Sequence[QueuedMessage], on_disk: Collection[UUID] = ()
+        self, sent: Sequence[QueuedMessage], stored: Collection[UUID] = ()
     ) -> Sequence[QueuedMessage]:
-        """Spool sent messages that may not have arrived before all others, for the next start.
+        """Leave the sent messages that may not have arrived on disk, in front of all others, for the next start.
 
-        Ends the writer. Records of messages in `on_disk` stay, those of other sent messages are deleted. Messages that
-        the disk refuses are returned, as by any queue.
+        These are `sent`, and those with ids in `stored`. Ends the writer. What `SentStore.keep` wrote stays. All else is
+        written, or moves to the front. The other records of sent messages are deleted. Returns what the disk refuses, as
+        any queue does.
         """
-        kept, taken, staying = self._kept_keys(), list(sent), 0
-        left = taken
-        if (left or kept or on_disk) and self._end_writer(_END_WRITER_S):
-            kept = self._kept_keys()
-            further = frozenset(on_disk) - {item.message.id for item in left}
-            left = taken = [*self._unwritten(further), *taken]
-            stays = dict(each for each in self._sent_records.on_disk() if each[0] in further)
-            moved = self._records_in_class(further - stays.keys())
-            staying = len(stays) + len(moved)
-            stay_keys = frozenset(stays.values())
-            obsolete = [key for _, key in kept if key not in stay_keys]
-            try:
-                self._spool.prepend([*moved, *map(self._record, left)], obsolete)
-                left = []
-            except UStatusError as error:
-                kept_ids = {id for id, _ in kept}
-                left = [item for item in left if item.message.id not in kept_ids]
-                self._write_error = error.status
-                extra = {"endpoint": self.name, "reason": str(error), "messages": len(left)}
-                log.error("egress.not_persisted", extra=extra)  # noqa: TRY400 - the reason is enough
-        spooled = len(taken) - len(left) + staying
+        staying, to_write = 0, list(sent)
+        refused = to_write
+        if sent or stored or self._sent_keys():
+            has_ended = self._end_writer(_END_WRITER_S)
+            others = frozenset(stored) - {item.message.id for item in sent}
+            refused = to_write = [*self._unwritten(others), *sent]
+            if has_ended:
+                staying, refused = self._leave_on_disk(to_write, others)
+        spooled = len(to_write) - len(refused) + staying
         with self._lock:
             self.ledger.settled[Verdict.DELIVERED] -= spooled
             self._left_on_disk += spooled
             self._persisted += spooled
-        return super().reclaim(left)
+        return super().reclaim(refused)
+
+    def _leave_on_disk(
+        self, items: Sequence[QueuedMessage], others: frozenset[UUID]
+    ) -> tuple[int, list[QueuedMessage]]:
+        """Write these in front of all others, keep those with ids in `others`, and delete the rest of what was sent.
+
+        Returns how many of `others` are on disk, and the items that the disk refuses.
+        """
+        sent_keys = self._sent_keys()
+        kept = dict(each for each in self._sent_records.on_disk() if each[0] in others)
+        moved = self._records_sent_from_disk(others - kept.keys())
+        kept_keys = frozenset(kept.values())
+        obsolete = [key for _, key in sent_keys if key not in kept_keys]
+        refused: list[QueuedMessage] = []
+        try:
+            self._spool.prepend([*moved, *map(self._record, items)], obsolete)
+        except UStatusError as error:
+            on_disk = {id for id, _ in sent_keys}
+            refused = [item for item in items if item.message.id not in on_disk]
+            self._write_error = error.status
+            extra = {"endpoint": self.name, "reason": str(error), "messages": len(refused)}
+            log.error("egress.not_persisted", extra=extra)  # noqa: TRY400 - the reason is enough
+        return len(kept) + len(moved), refused
 
     def _unwritten(self, ids: Collection[UUID]) -> list[QueuedMessage]:
-        """Those of the sent messages that the writer could not write."""
         with self._lock:
             return self._sent_records.unwritten(ids)
 
-    def _records_in_class(self, ids: Collection[UUID]) -> list[tuple[int, SpoolRecord]]:
-        """The records of these, which waited on disk and were sent just now, with their classes."""
+    def _records_sent_from_disk(self, ids: Collection[UUID]) -> list[tuple[int, SpoolRecord]]:
+        """The records of these messages, which were on disk when they were sent, with their ranks."""
+        with self._lock:
+            keys = [key for key, (id, _) in self._unreceipted.items() if id in ids]
         found = []
-        for key, (id, _) in self._unreceipted.items() if ids else ():
-            stored = self._spool.get(key) if id in ids else None
-            rank = None if stored is None else self._class_of(stored)
+        for key in keys:
+            stored = self._spool.get(key)
+            rank = None if stored is None else self._rank_of(stored)
             if stored is not None and rank is not None:
                 found.append((rank, stored))
         return found
 
-    def _kept_keys(self) -> list[tuple[UUID, bytes]]:
+    def _sent_keys(self) -> list[tuple[UUID, bytes]]:
         """The ids and keys of the sent messages on disk that may not have arrived."""
         with self._lock:
             unreceipted = [(id, key) for key, (id, _) in self._unreceipted.items()]

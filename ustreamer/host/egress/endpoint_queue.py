@@ -455,11 +455,11 @@ class EndpointQueue(SendWorker):
             self._changed.notify_all()
 
     def reclaim(
-        self, sent: Sequence[QueuedMessage], on_disk: Collection[UUID] = ()
+        self, sent: Sequence[QueuedMessage], stored: Collection[UUID] = ()
     ) -> Sequence[QueuedMessage]:
         """Settle sent messages that may not have arrived as DEAD_LETTERED instead of DELIVERED, and return them.
 
-        The caller reports them as undelivered. Taps keep the first verdict. `on_disk`: see `Unconfirmed`.
+        The caller reports them as undelivered. Taps keep the first verdict. `stored`: see `Unconfirmed`.
         """
         with self._lock:
             self.ledger.settled[Verdict.DELIVERED] -= len(sent)

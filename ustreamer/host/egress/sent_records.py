@@ -60,9 +60,10 @@ class SentRecords:
         return [id for records in self._by_route.values() for id in records]
 
     def unwritten(self, ids: Collection[UUID]) -> list[QueuedMessage]:
-        """Those of these messages that are not on disk."""
-        found = (each.item for each in self._unwritten)
-        return [item for item in found if item is not None and item.message.id in ids]
+        """The messages with these ids that are not on disk yet, each once."""
+        items = (each.item for each in self._unwritten)
+        found = {item.message.id: item for item in items if item is not None and item.message.id in ids}
+        return list(found.values())
 
     def on_disk(self) -> list[tuple[UUID, bytes]]:
         """The ids of the messages on disk, with their keys; once for each route."""

@@ -110,7 +110,7 @@ def reclaim_unconfirmed(
     """
     lost = 0
     for name, transport in transports.items():
-        sent, forgotten, on_disk = transport.finish()
+        sent, forgotten, stored = transport.finish()
         # A change without a subscriber behind this endpoint was for listeners only.
         messages = [each for each in sent if not dispatcher.router.is_broadcast(name, each.attributes)]
         status = UStatus(UCode.UNAVAILABLE, f"sent to endpoint {name!r}, but it may not have arrived")
@@ -118,9 +118,9 @@ def reclaim_unconfirmed(
         # Without messages too: then the queue deletes what it kept on disk.
         broadcasts = {each.id for each in sent} - {each.id for each in messages}
         dead = queue.reclaim(
-            SentMessages(dispatcher, queue, ingress_of).as_queued(messages), set(on_disk) - broadcasts
+            SentMessages(dispatcher, queue, ingress_of).as_queued(messages), set(stored) - broadcasts
         )
-        if not (messages or forgotten):
+        if not (messages or forgotten or dead):
             continue
         for item in dead:
             dispatcher.on_undelivered(item, status)

@@ -282,7 +282,7 @@ class SampleDecoder:
         reconciled = reconcile_key(key, attributes)
         if isinstance(reconciled, SampleRefusal):
             return reconciled
-        # Exactly an id must precede the tail: other bytes there can change the attributes.
+        # The caches know only the tail. Exactly an id must precede it: other bytes can be fields of the attributes.
         if attachment[: HEAD.size] == HEAD.pack(VERSION_AND_TAGS, id.msb, ID_TAG, id.lsb):
             tail = attachment[HEAD.size :]
             if self._decoder.is_cached(tail):

@@ -13,6 +13,7 @@ A put that may be lost is in one or more of these places:
 | `AwaitedReceipts` | without a receipt, in networks with receipts | their receipt, or put again |
 | `SentKeeper` | with a store: to a node that may be frozen or gone | they have arrived, or were put again |
 | `AwaitedKeeper` | with a store: whose receipt is overdue | their receipt |
+| records of the durable queue | which were on disk before they were sent, without a receipt | their receipt, or 1 s |
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -87,7 +88,8 @@ class PossibleLosses:
         self.not_retransmitted = 0
         """Possibly lost messages that were not put again.
 
-        Their ttl was over, or their publisher or they themselves were evicted.
+        Their ttl was over, they were evicted, or their publisher was undeclared. At a stop also puts without a receipt
+        that neither the memory nor the store has.
         """
         self._link_monitor = link_monitor
         self._monotonic_ns = context.clock.monotonic_ns
@@ -138,8 +140,8 @@ class PossibleLosses:
         return len(self._buffer)
 
     @property
-    def arrived_ns(self) -> int:
-        """All puts before this time have arrived, or are not remembered any more. As of the last tick."""
+    def needed_since_ns(self) -> int:
+        """Puts before this time need no publisher: they have arrived, their loss was detected, or they are too old."""
         if not self.is_enabled:
             return NEVER_NS
         aged_ns = 0 if self._buffer.hold else self._monotonic_ns() - self._window_ns
@@ -253,7 +255,8 @@ class PossibleLosses:
         lost = self._lost_of(publisher, to_retransmit)
         if self._awaited is not None:
             known = [receipt_id(message.id) for _, message in to_retransmit]
-            lost = [*self._pop_stored(publisher, self._awaited, frozenset(known)), *lost]
+            # Those in the store only are older: the memory has evicted them.
+            lost = [*self._stop_awaiting_stored(publisher, self._awaited, frozenset(known)), *lost]
             self._awaited.forget(known)
         for put_ns, message in lost:
             if not self._retransmit(put_ns, message):
@@ -261,10 +264,10 @@ class PossibleLosses:
         if self._sent_keeper is not None:
             self._sent_keeper.on_put_again(publisher, self._monotonic_ns())
 
-    def _pop_stored(
+    def _stop_awaiting_stored(
         self, publisher: RoutePublisher, awaited: "AwaitedReceipts", known: AbstractSet[bytes]
     ) -> list[tuple[int, UMessage]]:
-        """The puts without a receipt that only the store has. They wait no more, until they are put again."""
+        """The puts without a receipt that the store has, without those in `known`. A second put awaits one again."""
         if self._awaited_keeper is None:
             return []
         puts = [
@@ -276,9 +279,12 @@ class PossibleLosses:
         return [(put_ns, message) for _, put_ns, message in puts]
 
     def _count_evicted(self, publisher: RoutePublisher) -> None:
-        """Count what was evicted since the loss of this publisher, and is not in the store. Once for all publishers."""
+        """Count the evicted puts made since the loss of this publisher that are not in the store, each once."""
         if self._evicted:
-            since_ns, until_ns = self._lost_since_ns(publisher), max(at_ns for at_ns, _ in self._evicted)
+            since_ns, until_ns = (
+                self._lost_since_ns(publisher),
+                max(newest_ns for newest_ns, _ in self._evicted),
+            )
             keeper, evicted = self._awaited_keeper, _sum_since(self._evicted, since_ns)
             stored = 0 if keeper is None else keeper.count_between(since_ns, until_ns)
             self.not_retransmitted += max(0, evicted - stored)
@@ -306,8 +312,10 @@ class PossibleLosses:
         self.retransmitted += 1
         return True
 
-    def on_evicted(self, publisher: RoutePublisher) -> None:
-        """The publisher is not used any more: nothing of it is put again. Call `collect` before the eviction."""
+    def on_undeclared(self, publisher: RoutePublisher) -> None:
+        """Count what the publisher had to put again as not put again. Call `collect` before it is removed."""
+        if self._awaited is not None:
+            self._awaited.forget([receipt_id(message.id) for _, message in publisher.to_retransmit])
         self.not_retransmitted += len(publisher.to_retransmit)
         publisher.to_retransmit = []
 
@@ -373,7 +381,7 @@ class PossibleLosses:
                 awaited.postpone(id)  # its publisher was evicted, and the next one does not know it
 
     def _has_closed_route(self, message: UMessage) -> bool:
-        """Whether the publisher of this message has no subscriber, or cannot be declared now."""
+        """Whether the publisher of this message has no subscriber, or none can be declared now."""
         publisher = self._publishers.find(route_of(message.attributes))
         return self._publishers.is_full if publisher is None else not publisher.open
 
@@ -462,7 +470,7 @@ class PossibleLosses:
         if links.any_suspect or links.confirmed_ns <= last_ns:
             return False
         if publisher not in self._publishers:
-            return True  # undeclared
+            return True  # undeclared: its puts have arrived, are too old, or are counted
         if publisher in self._new_losses or publisher in self._losses:
             return False
         return not publisher.to_retransmit or self._lost_since_ns(publisher) > last_ns
@@ -475,27 +483,31 @@ class PossibleLosses:
         since_ns = min((each.begin_ns for each in spans), default=NEVER_NS)
         with self._put_lock:
             self.collect()
-            puts = [*self._lost_with_subscribers(), *self._unreceipted(), *self._put_in(spans, since_ns)]
+            puts = [
+                *self._puts_of_lost_publishers(),
+                *self._remembered_without_receipt(),
+                *self._remembered_in(spans, since_ns),
+            ]
             # Once each: what was put again is remembered twice.
             unique = {(publisher, message.id): (put_ns, message) for put_ns, publisher, message in puts}
             messages = [message for _, message in sorted(unique.values(), key=itemgetter(0))]
             further = self._further_awaited({each.id for each in messages})
-            stored = frozenset(() if self._store is None else self._store.ids())
-            on_disk = [id for id in further if id in stored]
-            forgotten = self._count_evicted_at_end(since_ns, further) + len(further) - len(on_disk)
+            in_store = frozenset(() if self._store is None else self._store.ids())
+            stored = [id for id in further if id in in_store]
+            forgotten = self._count_evicted_at_end(since_ns, further) + len(further) - len(stored)
             self.not_retransmitted += forgotten
-            return Unconfirmed(messages, forgotten, on_disk)
+            return Unconfirmed(messages, forgotten, stored)
 
     def _lost_publishers(self) -> list[RoutePublisher]:
         return [each for each in self._publishers if each.lost_ns and not each.open]
 
-    def _lost_with_subscribers(self) -> Iterator[tuple[int, RoutePublisher, UMessage]]:
+    def _puts_of_lost_publishers(self) -> Iterator[tuple[int, RoutePublisher, UMessage]]:
         for publisher in self._lost_publishers():
             for put_ns, message in self._lost_of(publisher, publisher.to_retransmit):
                 if self._is_awaited(message) or not self._link_monitor.is_receiver_gone(publisher.lost_ns):
                     yield put_ns, publisher, message
 
-    def _put_in(
+    def _remembered_in(
         self, spans: Sequence[UnconfirmedSpan], since_ns: int
     ) -> Iterator[tuple[int, RoutePublisher, UMessage]]:
         for publisher, put_ns, message in self._buffer.messages_since(since_ns) if spans else ():
@@ -508,7 +520,8 @@ class PossibleLosses:
                 yield put_ns, publisher, message
 
     def _count_evicted_at_end(self, since_ns: int, further: Mapping[UUID, int]) -> int:
-        """The number of evicted puts that may be lost, without those in `further`."""
+        """The number of evicted puts that may be lost, without those in `further`; too high rather than too low."""
+        # The first publisher counts for all, as in `_count_evicted`.
         lost_ns = [self._lost_since_ns(each) for each in self._lost_publishers()[:1]] if self._evicted else []
         evicted = sum(_sum_since(self._evicted, each) for each in lost_ns)
         evicted += _sum_since(self._buffer.pop_evicted(), since_ns)
@@ -517,13 +530,13 @@ class PossibleLosses:
         return max(0, evicted - sum(put_ns >= newest_ns for put_ns in further.values()))
 
     def _further_awaited(self, known: AbstractSet[UUID]) -> dict[UUID, int]:
-        """The puts without a receipt that are not known, because the memory had no room for them, with their times."""
+        """The puts without a receipt, without those in `known`, and their times."""
         awaited = {} if self._awaited is None else self._awaited.all_waiting()
         further = {uuid_of(id): put_ns for id, put_ns in awaited.items()}
         answered = self._answered_requests
         return {id: at for id, at in further.items() if id not in known and id not in answered}
 
-    def _unreceipted(self) -> Iterator[tuple[int, RoutePublisher, UMessage]]:
+    def _remembered_without_receipt(self) -> Iterator[tuple[int, RoutePublisher, UMessage]]:
         """The remembered puts without a receipt, but no answered Requests."""
         awaited = {} if self._awaited is None else self._awaited.all_waiting()
         for publisher, put_ns, message in self._remembered_of(awaited).values() if awaited else ():

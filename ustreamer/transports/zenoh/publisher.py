@@ -46,7 +46,7 @@ _POLL_S: Final = 0.005
 _NS_PER_MS: Final = 1_000_000
 _PUTS_PER_QUERY: Final = 25
 """After so many puts the routers are queried; fewer are confirmed at the next pause. A query costs as much as ten puts."""
-_UNDECLARED_PER_TICK: Final = 16  # 3 ms
+_UNDECLARED_PER_TICK: Final = 16  # they take 3 ms
 _RECEIPTS_NS: Final = 2_000_000_000  # how long a stop waits for receipts
 
 
@@ -158,7 +158,7 @@ class ZenohSender:
                 attributes, id, payload = message.attributes, message.id, message.payload
                 header = cached(attributes) if attributes.reqid is None else self._headers.find(attributes)
                 if header is None:
-                    self._mark_used(used)  # may undeclare others
+                    self._mark_used(used)  # before the next header, which may undeclare others
                     header = self._new_header_if_valid(message)
                 # The previous put may have waited until Zenoh closed the link.
                 if header is None or not links.up or not (header.publisher.open or links.multicast):
@@ -276,7 +276,7 @@ class ZenohSender:
             self._append(header.origins, now_ns, (head,), (stored,), (len(stored),))
 
     def _mark_used(self, publishers: list[RoutePublisher]) -> int:
-        """Mark these, and empty the list. Returns the time."""
+        """They were put on just now: set the time, and empty the list. Returns the time."""
         now_ns = self._monotonic_ns()
         for each in dict.fromkeys(publishers):
             each.put_ns = now_ns
@@ -332,36 +332,37 @@ class ZenohSender:
         return publisher
 
     def _make_room(self) -> None:
-        """Undeclare publishers above the limit. UNAVAILABLE if there are far more, and their messages may be lost."""
+        """Undeclare publishers that are not needed, if there are too many. UNAVAILABLE if all are needed."""
         publishers, links = self._publishers, self._link_monitor
-        self._undeclare_arrived(publishers.limit - 1, most=2)  # more than is declared
+        self._undeclare_unneeded(publishers.limit - 1, most=2)  # two for each new one: the number falls
         if not publishers.is_full:
             return
         is_outage = not links.up or self._monotonic_ns() < links.settled_ns
-        evicted = None if is_outage else publishers.pop_lost()  # their subscribers may have left for good
-        if evicted is None:
+        # Without an outage, its subscribers may have left for good.
+        publisher = None if is_outage else publishers.pop_without_subscribers()
+        if publisher is None:
             name, count = self._context.name, len(publishers)
             text = f"endpoint {name!r}: messages of all {count} Zenoh publishers may not have arrived yet"
-            raise UStatusError(UCode.UNAVAILABLE, text)
-        self._undeclare(evicted)
+            raise UStatusError(UCode.UNAVAILABLE, f"{text}: max_publishers is {publishers.limit}")
+        self._undeclare(publisher)
 
-    def _undeclare_arrived(self, target: int, most: int) -> None:
-        """Undeclare publishers above `target` whose messages have arrived, or are not remembered any more."""
+    def _undeclare_unneeded(self, target: int, most: int) -> None:
+        """Undeclare publishers above `target` that need not put anything again."""
         publishers = self._publishers
         above = min(most, len(publishers) - target)
         if above <= 0:
             return
         self._possible_losses.collect()
-        arrived_ns = self._possible_losses.arrived_ns
+        needed_since_ns = self._possible_losses.needed_since_ns
         for _ in range(above):
-            publisher = publishers.pop_arrived(arrived_ns)
+            publisher = publishers.pop_idle(needed_since_ns)
             if publisher is None:
                 return
             self._undeclare(publisher)
 
     def _undeclare(self, publisher: RoutePublisher) -> None:
         """End a publisher that was removed."""
-        self._possible_losses.on_evicted(publisher)
+        self._possible_losses.on_undeclared(publisher)
         self._headers.drop_those_of(publisher)
         publisher.undeclare()
 
@@ -385,7 +386,7 @@ class ZenohSender:
         self._possible_losses.on_tick()
         if len(self._publishers) > self._publishers.limit and self._lock.acquire(blocking=False):
             try:
-                self._undeclare_arrived(self._publishers.limit, _UNDECLARED_PER_TICK)
+                self._undeclare_unneeded(self._publishers.limit, _UNDECLARED_PER_TICK)
             finally:
                 self._lock.release()
         self._ask_routers()

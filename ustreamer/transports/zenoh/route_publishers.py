@@ -38,8 +38,8 @@ DISCOVERY_NS: Final = 500_000_000
 """The time in which a new publisher learns of existing subscribers. Measured across two routers: 6 ms at most, and
 340 ms on an overloaded machine."""
 
-MAX_UNCONFIRMED: Final = 4_096
-"""Publishers above the limit, while the last messages of all may not have arrived. 4 kB each."""
+MAX_EXTRA: Final = 4_096
+"""Publishers above the limit, which stay until their messages have arrived; 4 kB each."""
 
 ZenohRoute = tuple[UUri, UUri | None, UPriority]
 """Source, sink and priority."""
@@ -144,15 +144,15 @@ class RoutePublishers:
 
     @property
     def is_full(self) -> bool:
-        """Whether one must be removed before the next one is added."""
-        return len(self) >= self.limit + MAX_UNCONFIRMED
+        """Whether the limit and all extra places are used."""
+        return len(self) >= self.limit + MAX_EXTRA
 
-    def pop_arrived(self, before_ns: int) -> RoutePublisher | None:
-        """Remove the least recently used one with no put since then, and nothing to retransmit."""
-        return self._pop(lambda each: each.put_ns < before_ns and not each.to_retransmit)
+    def pop_idle(self, since_ns: int) -> RoutePublisher | None:
+        """Remove the least recently used one with no put since `since_ns`, and nothing to retransmit."""
+        return self._pop(lambda each: each.put_ns < since_ns and not each.to_retransmit)
 
-    def pop_lost(self) -> RoutePublisher | None:
-        """Remove the least recently used one that waits for a subscriber to retransmit."""
+    def pop_without_subscribers(self) -> RoutePublisher | None:
+        """Remove the least recently used one that has lost its subscribers and has messages to retransmit."""
         return self._pop(lambda each: bool(each.to_retransmit))
 
     def _pop(self, is_wanted: Callable[[RoutePublisher], bool]) -> RoutePublisher | None:

@@ -17,6 +17,8 @@ Put = tuple[Hashable, int, UMessage]
 
 
 class _KeptPut(NamedTuple):
+    """A put in the store."""
+
     publisher: Hashable
     put_ns: int
     id: UUID
@@ -84,7 +86,7 @@ class AwaitedKeeper:
         return None if kept is None else self._store.read(_ROUTE, kept.id)
 
     def puts_of(self, publisher: Hashable, known: Container[bytes]) -> Iterator[tuple[bytes, int, UMessage]]:
-        """The puts of a publisher in the store that are not known, in order: id, time and message."""
+        """The puts of a publisher that the store can read, without those in `known`: id, time and message, in order."""
         for id in self._by_publisher.get(publisher, ()):
             kept = self._kept[id]
             message = None if kept is None or id in known else self.read(id)
@@ -92,7 +94,7 @@ class AwaitedKeeper:
                 yield id, kept.put_ns, message
 
     def count_between(self, first_ns: int, last_ns: int) -> int:
-        """The number of puts in the store from one time to another."""
+        """The number of puts in the store with times from `first_ns` to `last_ns`."""
         return sum(each is not None and first_ns <= each.put_ns <= last_ns for each in self._kept.values())
 
     def ignore(self, ids: Iterable[bytes]) -> None:

@@ -1,188 +1,145 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Puts that wait for a receipt: remembered, put again from the memory and the store, and reported at a stop."""
+"""The puts without a receipt equal a dict of ids, whatever the order of receipts."""
 
-from collections.abc import Callable, Hashable
-from threading import Lock
+from itertools import count
+from queue import SimpleQueue
+from random import Random
+from threading import Thread
+from typing import Final
 
-import pytest
+import hypothesis.strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from tests.transports.zenoh.publisher_bench import Bench, MakeBench, numbered
-from tests.transports.zenoh.sessions import CLOCK
-from tests.waiting import wait_until
-from ustreamer.testing.durable_contract import RecordedSentStore
-from ustreamer.testing.messages import ALPHA, TOPIC
-from ustreamer.transport_port import EndpointContext
-from ustreamer.transports.zenoh.decoder import HEAD, ID_TAG, VERSION_AND_TAGS
-from ustreamer.transports.zenoh.link_monitor import UnconfirmedSpan
-from ustreamer.transports.zenoh.possible_losses import NEVER_NS, PossibleLosses
-from ustreamer.transports.zenoh.receipts.awaited_receipts import AwaitedReceipts
-from ustreamer.transports.zenoh.receipts.receipt_keys import (
-    ReceiptGiverId,
-    receipt_id,
-    receipt_key,
-    token_key,
-)
-from ustreamer.transports.zenoh.retransmit import Origin, RetransmitConfig
-from ustreamer.transports.zenoh.route_publishers import RoutePublishers
-from ustreamer.transports.zenoh.subscriber import ListenerFilters
-from ustreamer.uprotocol.umessage import UMessage
-from ustreamer.uprotocol.uuri import ANY
+from ustreamer.transports.zenoh.receipts.awaited_puts import NEVER_NS, AwaitedPuts
+from ustreamer.transports.zenoh.receipts.receipt_keys import split_receipt
 
-GIVER = ReceiptGiverId("cloud", "link", "1")
-TOKEN = token_key(GIVER, ListenerFilters(ANY, None))
+_SIZES: Final = st.integers(1, 5)
+_SEEDS: Final = st.randoms(use_true_random=False)
 
 
-class AwaitedDuringPuts(AwaitedReceipts):
-    """Calls `on_read` where the monitor thread reads the oldest put: another thread may put at that moment."""
+def ids_from(first: int, size: int = 1) -> list[bytes]:
+    return [b"%017d" % number for number in range(first, first + size)]
+
+
+class AwaitedPutsMachine(RuleBasedStateMachine):
+    """Compares with `waiting` and `blocked`, two dicts of ids with their times."""
 
     def __init__(self) -> None:
-        super().__init__("own", CLOCK.monotonic_ns, 15 * 10**9)
-        self.on_read: Callable[[], None] = lambda: None
+        super().__init__()
+        self.puts = AwaitedPuts()
+        self.waiting: dict[bytes, int] = {}
+        self.blocked: dict[bytes, int] = {}
+        self.numbers = count(1_000_000)
+        self.earlier = 1_000_000
+        self.now_ns = 1_000_000
+
+    def new_ids(self, size: int) -> list[bytes]:
+        return ids_from(next(self.numbers) * 10, size)
 
     @property
-    def oldest_kept_ns(self) -> int:
-        self.on_read()
-        return super().oldest_kept_ns
+    def known(self) -> list[bytes]:
+        return [*self.blocked, *self.waiting]
+
+    def confirm(self, ids: list[bytes]) -> None:
+        times = [max(self.waiting.pop(each, 0), self.blocked.pop(each, 0)) for each in ids]
+        confirmed = self.puts.confirm(b"".join(ids))
+        assert set(confirmed.times) == {each for each in times if each}
+        assert list(confirmed.unknown) == [id for id, put_ns in zip(ids, times, strict=True) if not put_ns]
+
+    @rule(size=_SIZES)
+    def put(self, size: int) -> None:
+        self.now_ns += 1
+        ids = self.new_ids(size)
+        self.waiting |= dict.fromkeys(ids, self.now_ns)
+        self.puts.append((self.now_ns, b"".join(ids)))
+
+    @rule(number=st.integers(0, 12))
+    def confirm_the_oldest(self, number: int) -> None:
+        self.confirm(list(self.waiting)[:number])
+
+    @rule(number=st.integers(1, 6), skipped=st.integers(1, 3))
+    def confirm_after_a_gap(self, number: int, skipped: int) -> None:
+        self.confirm(list(self.waiting)[skipped:][:number])
+
+    @rule(number=st.integers(1, 6), unknown=st.integers(0, 2), rng=_SEEDS)
+    def confirm_in_any_order(self, number: int, unknown: int, rng: Random) -> None:
+        ids = self.known[:number] + self.new_ids(unknown)
+        rng.shuffle(ids)
+        self.confirm(ids)
+
+    @rule(rng=_SEEDS)
+    def forget(self, rng: Random) -> None:
+        ids = [each for each in self.known if rng.random() < 0.3]
+        for each in ids:
+            self.waiting.pop(each, 0)
+            self.blocked.pop(each, 0)
+        self.puts.forget(ids)
+
+    @rule(rng=_SEEDS)
+    def block(self, rng: Random) -> None:
+        ids = [each for each in self.known if rng.random() < 0.3]
+        for each in ids:
+            if each in self.waiting:
+                self.blocked[each] = self.waiting.pop(each)
+        self.puts.block(ids)
+
+    @rule(size=_SIZES)
+    def prepend(self, size: int) -> None:
+        self.earlier -= 1
+        earlier = dict.fromkeys(self.new_ids(size), self.earlier)
+        self.waiting = earlier | self.waiting
+        self.puts.prepend(earlier)
+
+    @rule(limit=st.integers(3, 8))
+    def trim(self, limit: int) -> None:
+        excess = [*self.waiting, *self.blocked][: max(0, len(self.known) - limit)]
+        for each in excess:
+            self.waiting.pop(each, 0)
+            self.blocked.pop(each, 0)
+        assert list(self.puts.trim(limit)) == excess
+
+    @rule(age=st.integers(0, 10))
+    def list_old_ones(self, age: int) -> None:
+        before_ns = self.now_ns - age
+        old = {id: put_ns for id, put_ns in self.waiting.items() if put_ns < before_ns}
+        assert list(self.puts.before(before_ns).items()) == list(old.items())
+        assert list(self.puts.blocked_before(NEVER_NS).items()) == list(self.blocked.items())
+
+    @rule(rng=_SEEDS)
+    def look_up(self, rng: Random) -> None:
+        for each in [*self.known, *ids_from(1)]:
+            if rng.random() < 0.3:
+                assert (each in self.puts) is (each in self.waiting or each in self.blocked)
+
+    @invariant()
+    def equal_in_number_and_at_both_ends(self) -> None:
+        assert len(self.puts) == len(self.known)
+        assert self.puts.has_blocked is bool(self.blocked)
+        assert self.puts.oldest_ns == next(iter(self.waiting.values()), NEVER_NS)
+        newest = next(((put_ns, id) for id, put_ns in reversed(self.waiting.items())), None)
+        assert self.puts.newest == newest
 
 
-class Puts:
-    """`PossibleLosses` with one publisher and one receiver. The memory has room for three small messages."""
-
-    def __init__(self, bench: Bench, memory: int = 3 * 201) -> None:
-        self.bench = bench
-        self.awaited, self.store = AwaitedDuringPuts(), RecordedSentStore()
-        self.again: list[int] = []
-        self.opened: list[Hashable] = []
-        context = EndpointContext("backbone", ALPHA, CLOCK)
-        self.publishers = RoutePublishers(bench.session, context, limit=1, awaited=self.awaited)
-        self.losses = PossibleLosses(
-            context,
-            bench.links,
-            self.publishers,
-            Lock(),
-            self._put_again,
-            self.opened.append,
-            RetransmitConfig(bytes=memory),
-            bench.answered,
-            self.store,
-            self.awaited,
-        )
-        self.awaited.on_token(TOKEN, is_present=True)
-        [self.receiver] = self.awaited.receivers_of(TOPIC, None)
-        self.publisher = self.publishers.declare(numbered(0).attributes)
-        self.publishers.add(self.publisher)
-        self.losses.on_tick()  # the publisher knows its receiver
-
-    def _put_again(self, put_ns: int, message: UMessage) -> bool:
-        self.again.append(int(message.payload))
-        self.receiver.puts.append((CLOCK.monotonic_ns(), receipt_id(message.id)))
-        return True
-
-    def put(self, number: int, padding: int = 0) -> UMessage:
-        message, now_ns = numbered(number), CLOCK.monotonic_ns()
-        payload = message.payload + bytes(padding)
-        self.receiver.puts.append((now_ns, receipt_id(message.id)))
-        head = HEAD.pack(VERSION_AND_TAGS, message.id.msb, ID_TAG, message.id.lsb)
-        self.losses.append((Origin(self.publisher, message.attributes),), now_ns, (head,), (payload,))
-        return message
-
-    def _are_stored(self, number: int) -> bool:
-        self.losses.on_tick()
-        return len(self.store.ids()) == number
-
-    def put_six(self) -> None:
-        """All six are in the store, the last three in memory."""
-        for first in (0, 3):
-            for number in range(first, first + 3):
-                self.put(number)
-            wait_until(lambda: self._are_stored(first + 3), "overdue receipts")  # noqa: B023  called at once
-        assert self.losses.remembered_count == 3
+def test_it_equals_a_dict_of_ids() -> None:
+    run_state_machine_as_test(AwaitedPutsMachine)
 
 
-def test_a_put_without_a_receipt_stays_remembered_if_another_put_is_made_during_a_tick(
-    make_bench: MakeBench,
-) -> None:
-    bench = make_bench()
-    puts = Puts(bench, 16_000_000)
-    puts.put(0, 2_000_000)  # a block of its own
-    put_ns = CLOCK.monotonic_ns()
-    bench.links._confirmed_ns = lambda now_ns: now_ns  # type: ignore[method-assign]  # the next node has read it
-    wait_until(lambda: bench.links.confirmed_ns > put_ns, "the confirmation of the next node")
+def test_each_put_of_another_thread_is_confirmed_once() -> None:
+    puts, put, number = AwaitedPuts(), SimpleQueue[tuple[int, bytes]](), 20_000
 
-    def put_once() -> None:
-        puts.awaited.on_read = lambda: None
-        puts.put(1, 2_000_000)
+    def send() -> None:
+        for put_ns in range(1, number + 1):
+            each = put_ns, b"".join(ids_from(put_ns * 10, 1 + put_ns % 7))
+            puts.append(each)
+            put.put(each)
 
-    puts.awaited.on_read = put_once
-    puts.losses.on_tick()
-    assert puts.losses.remembered_count == 2
-
-
-def test_a_stop_counts_puts_without_a_receipt_that_neither_the_memory_nor_the_store_has(
-    make_bench: MakeBench,
-) -> None:
-    bench = make_bench()
-    puts, begin_ns = Puts(bench), CLOCK.monotonic_ns()
-    messages = [puts.put(number) for number in range(7)]
-    puts.awaited.on_receipt(receipt_key(GIVER), receipt_id(messages[0].id))
-    puts.store.keep("receipts", messages[1:2])
-    bench.answered.add_reqids([messages[2].id])
-    bench.links.unconfirmed_spans = lambda: [UnconfirmedSpan(begin_ns, 1 << 61, 1 << 62)]  # type: ignore[method-assign]
-    left, forgotten, on_disk = puts.losses.unconfirmed()
-    assert [int(each.payload) for each in left] == [4, 5, 6]
-    assert on_disk == [messages[1].id]
-    # Evicted: 0 to 3. The span has all of them, so 0, which has arrived, and 2, which is answered, count too.
-    assert forgotten == puts.losses.not_retransmitted == 3
-    bench.links.unconfirmed_spans = list  # type: ignore[method-assign]
-    left, forgotten, on_disk = puts.losses.unconfirmed()
-    assert ([int(each.payload) for each in left], forgotten, on_disk) == ([4, 5, 6], 1, [messages[1].id])
-
-
-@pytest.mark.parametrize("is_evicted", [False, True])
-def test_what_is_not_remembered_any_more_is_put_again_from_the_store(
-    make_bench: MakeBench, *, is_evicted: bool
-) -> None:
-    """Without this, the bound of the memory would lose messages that are on disk.
-
-    Where the publisher was evicted, the put declares the next one.
-    """
-    puts = Puts(make_bench())
-    puts.put_six()
-    awaited, publisher = puts.awaited, puts.publisher
-    awaited.on_token(TOKEN, is_present=False)
-    awaited.on_token(TOKEN, is_present=True)
-    publisher.open = False
-    for _ in range(20):
-        awaited.on_receipt(receipt_key(GIVER), b"")  # it has returned
-        puts.losses.on_tick()
-    assert puts.again == []
-    if is_evicted:
-        assert puts.publishers.pop_arrived(NEVER_NS) is publisher
-    else:
-        publisher.open = True
-
-    def are_put_again() -> bool:
-        puts.losses.on_tick()  # puts nothing while the monitor holds the lock
-        return len(puts.again) >= 3
-
-    wait_until(are_put_again, "puts from the store")
-    assert puts.again[:3] == [0, 1, 2]
-    assert awaited.missing == 0
-
-
-def test_when_a_subscriber_is_back_the_store_and_the_memory_are_put_again_in_order(
-    make_bench: MakeBench,
-) -> None:
-    bench = make_bench()
-    puts = Puts(bench)
-    first = bench.listen()
-    wait_until(lambda: bool(puts.opened), "the route")
-    puts.put_six()
-    puts.again.clear()
-    first.undeclare()  # type: ignore[no-untyped-call]
-    wait_until(lambda: not puts.publisher.open, "the loss")
-    puts.opened.clear()
-    _second = bench.listen()
-    wait_until(lambda: bool(puts.opened), "the route again")
-    assert puts.again == [0, 1, 2, 3, 4, 5]
-    assert (puts.losses.retransmitted, puts.losses.not_retransmitted, puts.awaited.missing) == (6, 0, 0)
+    sender = Thread(target=send)
+    sender.start()
+    for turn in range(number):
+        put_ns, ids = put.get(timeout=30)
+        if turn % 1_000 == 0:
+            assert split_receipt(ids)[0] in puts
+        confirmed = puts.confirm(ids)
+        assert (set(confirmed.times), confirmed.unknown) == ({put_ns}, ())
+    sender.join()
+    assert len(puts) == 0

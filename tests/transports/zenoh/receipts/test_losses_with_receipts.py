@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Puts that wait for a receipt: remembered, put again from the memory and the store, and reported at a stop."""
+
+from collections.abc import Callable, Hashable
+from threading import Lock
+
+import pytest
+
+from tests.transports.zenoh.publisher_bench import Bench, MakeBench, numbered
+from tests.transports.zenoh.sessions import CLOCK
+from tests.waiting import wait_until
+from ustreamer.testing.durable_contract import RecordedSentStore
+from ustreamer.testing.messages import ALPHA, TOPIC
+from ustreamer.transport_port import EndpointContext
+from ustreamer.transports.zenoh.decoder import HEAD, ID_TAG, VERSION_AND_TAGS
+from ustreamer.transports.zenoh.link_monitor import UnconfirmedSpan
+from ustreamer.transports.zenoh.possible_losses import NEVER_NS, PossibleLosses
+from ustreamer.transports.zenoh.receipts.awaited_receipts import AwaitedReceipts
+from ustreamer.transports.zenoh.receipts.receipt_keys import (
+    ReceiptGiverId,
+    receipt_id,
+    receipt_key,
+    token_key,
+)
+from ustreamer.transports.zenoh.retransmit import Origin, RetransmitConfig
+from ustreamer.transports.zenoh.route_publishers import RoutePublishers
+from ustreamer.transports.zenoh.subscriber import ListenerFilters
+from ustreamer.uprotocol.umessage import UMessage
+from ustreamer.uprotocol.uuri import ANY
+
+GIVER = ReceiptGiverId("cloud", "link", "1")
+TOKEN = token_key(GIVER, ListenerFilters(ANY, None))
+
+
+class AwaitedDuringPuts(AwaitedReceipts):
+    """Calls `on_read` where the monitor thread reads the oldest put: another thread may put at that moment."""
+
+    def __init__(self) -> None:
+        super().__init__("own", CLOCK.monotonic_ns, 15 * 10**9)
+        self.on_read: Callable[[], None] = lambda: None
+
+    @property
+    def oldest_kept_ns(self) -> int:
+        self.on_read()
+        return super().oldest_kept_ns
+
+
+class LossesRig:
+    """`PossibleLosses` with one publisher and one receiver. The memory has room for three small messages."""
+
+    def __init__(self, bench: Bench, memory: int = 3 * 201) -> None:
+        self.bench = bench
+        self.awaited, self.store = AwaitedDuringPuts(), RecordedSentStore()
+        self.again: list[int] = []
+        self.opened: list[Hashable] = []
+        context = EndpointContext("backbone", ALPHA, CLOCK)
+        self.publishers = RoutePublishers(bench.session, context, limit=1, awaited=self.awaited)
+        self.losses = PossibleLosses(
+            context,
+            bench.links,
+            self.publishers,
+            Lock(),
+            self._put_again,
+            self.opened.append,
+            RetransmitConfig(bytes=memory),
+            bench.answered,
+            self.store,
+            self.awaited,
+        )
+        self.awaited.on_token(TOKEN, is_present=True)
+        [self.receiver] = self.awaited.receivers_of(TOPIC, None)
+        self.publisher = self.publishers.declare(numbered(0).attributes)
+        self.publishers.add(self.publisher)
+        self.losses.on_tick()  # the publisher knows its receiver
+
+    def _put_again(self, put_ns: int, message: UMessage) -> bool:
+        self.again.append(int(message.payload))
+        self.receiver.puts.append((CLOCK.monotonic_ns(), receipt_id(message.id)))
+        return True
+
+    def put(self, number: int, padding: int = 0) -> UMessage:
+        message, now_ns = numbered(number), CLOCK.monotonic_ns()
+        payload = message.payload + bytes(padding)
+        self.receiver.puts.append((now_ns, receipt_id(message.id)))
+        head = HEAD.pack(VERSION_AND_TAGS, message.id.msb, ID_TAG, message.id.lsb)
+        self.losses.append((Origin(self.publisher, message.attributes),), now_ns, (head,), (payload,))
+        return message
+
+    def _are_stored(self, number: int) -> bool:
+        self.losses.on_tick()
+        return len(self.store.ids()) == number
+
+    def put_six(self) -> None:
+        """All six are in the store, the last three in memory."""
+        for first in (0, 3):
+            for number in range(first, first + 3):
+                self.put(number)
+            wait_until(lambda: self._are_stored(first + 3), "overdue receipts")  # noqa: B023  called at once
+        assert self.losses.remembered_count == 3
+
+
+def test_a_put_without_a_receipt_stays_remembered_if_another_put_is_made_during_a_tick(
+    make_bench: MakeBench,
+) -> None:
+    bench = make_bench()
+    puts = LossesRig(bench, 16_000_000)
+    puts.put(0, 2_000_000)  # a block of its own
+    put_ns = CLOCK.monotonic_ns()
+    bench.links._confirmed_ns = lambda now_ns: now_ns  # type: ignore[method-assign]  # the next node has read it
+    wait_until(lambda: bench.links.confirmed_ns > put_ns, "the confirmation of the next node")
+
+    def put_once() -> None:
+        puts.awaited.on_read = lambda: None
+        puts.put(1, 2_000_000)
+
+    puts.awaited.on_read = put_once
+    puts.losses.on_tick()
+    assert puts.losses.remembered_count == 2
+
+
+def test_a_stop_counts_puts_without_a_receipt_that_neither_the_memory_nor_the_store_has(
+    make_bench: MakeBench,
+) -> None:
+    bench = make_bench()
+    puts, begin_ns = LossesRig(bench), CLOCK.monotonic_ns()
+    messages = [puts.put(number) for number in range(7)]
+    puts.awaited.on_receipt(receipt_key(GIVER), receipt_id(messages[0].id))
+    puts.store.keep("receipts", messages[1:2])
+    bench.answered.add_reqids([messages[2].id])
+    bench.links.unconfirmed_spans = lambda: [UnconfirmedSpan(begin_ns, 1 << 61, 1 << 62)]  # type: ignore[method-assign]
+    left, forgotten, stored = puts.losses.unconfirmed()
+    assert [int(each.payload) for each in left] == [4, 5, 6]
+    assert stored == [messages[1].id]
+    # Evicted: 0 to 3. The span has all of them, so 0, which has arrived, and 2, which is answered, count too.
+    assert forgotten == puts.losses.not_retransmitted == 3
+    bench.links.unconfirmed_spans = list  # type: ignore[method-assign]
+    left, forgotten, stored = puts.losses.unconfirmed()
+    assert ([int(each.payload) for each in left], forgotten, stored) == ([4, 5, 6], 1, [messages[1].id])
+
+
+@pytest.mark.parametrize("is_evicted", [False, True])
+def test_what_is_not_remembered_any_more_is_put_again_from_the_store(
+    make_bench: MakeBench, *, is_evicted: bool
+) -> None:
+    """Without this, the bound of the memory would lose messages that are on disk.
+
+    Where the publisher was evicted, the put declares the next one.
+    """
+    puts = LossesRig(make_bench())
+    puts.put_six()
+    awaited, publisher = puts.awaited, puts.publisher
+    awaited.on_token(TOKEN, is_present=False)
+    awaited.on_token(TOKEN, is_present=True)
+    publisher.open = False
+    for _ in range(20):
+        awaited.on_receipt(receipt_key(GIVER), b"")  # it has returned
+        puts.losses.on_tick()
+    assert puts.again == []
+    if is_evicted:
+        assert puts.publishers.pop_idle(NEVER_NS) is publisher
+    else:
+        publisher.open = True
+
+    def are_put_again() -> bool:
+        puts.losses.on_tick()  # puts nothing while the monitor holds the lock
+        return len(puts.again) >= 3
+
+    wait_until(are_put_again, "puts from the store")
+    assert puts.again[:3] == [0, 1, 2]
+    assert awaited.missing == 0
+
+
+def test_when_a_subscriber_is_back_the_store_and_the_memory_are_put_again_in_order(
+    make_bench: MakeBench,
+) -> None:
+    bench = make_bench()
+    puts = LossesRig(bench)
+    first = bench.listen()
+    wait_until(lambda: bool(puts.opened), "the route")
+    puts.put_six()
+    puts.again.clear()
+    first.undeclare()  # type: ignore[no-untyped-call]
+    wait_until(lambda: not puts.publisher.open, "the loss")
+    puts.opened.clear()
+    _second = bench.listen()
+    wait_until(lambda: bool(puts.opened), "the route again")
+    assert puts.again == [0, 1, 2, 3, 4, 5]
+    assert (puts.losses.retransmitted, puts.losses.not_retransmitted, puts.awaited.missing) == (6, 0, 0)
