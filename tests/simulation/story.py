@@ -142,8 +142,8 @@ def generate(seed: int) -> Story:
 
 
 def _with_rare_settings(story: Story) -> Story:
-    """The story, in some seeds with receipts or with more routes than publishers."""
-    rng = Random(f"rare settings of {story.seed}")
+    """The story, in some seeds with receipts or with fewer publishers than routes."""
+    rng = Random(f"rare settings of {story.seed}")  # its own: the other decisions of a seed stay as they were
     config, steps = story.config, story.steps
     if rng.random() < 0.15:
         config = config._replace(receipts=True)
@@ -158,6 +158,7 @@ def _with_rare_settings(story: Story) -> Story:
 
 
 def _draw_story(seed: int) -> Story:
+    """The decisions of a seed without rare settings."""
     rng = Random(seed)
     steps = _draw_steps(rng)
     has_sessions = rng.random() < 0.1

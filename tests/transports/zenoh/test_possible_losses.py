@@ -200,7 +200,7 @@ def test_messages_older_than_the_window_are_removed(make_bench: MakeBench) -> No
 # --- more publishers than the limit -----------------------------------------------------------------------------------
 
 
-def test_a_publisher_above_the_limit_loses_nothing(make_bench: MakeBench) -> None:
+def test_messages_of_more_publishers_than_the_limit_are_put_again(make_bench: MakeBench) -> None:
     bench = make_bench()
     bench.sender._publishers.limit = 2
     subscriber = bench.listen()
@@ -230,7 +230,7 @@ def test_publishers_above_the_limit_are_undeclared_when_their_messages_have_arri
         assert [each.route[0].resource_id - 0x8000 for each in bench.publishers] == [3, 4]
 
 
-def test_a_new_publisher_waits_while_the_messages_of_all_may_be_lost(
+def test_a_new_topic_is_unavailable_while_the_messages_of_all_publishers_may_be_lost(
     make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(route_publishers, "MAX_EXTRA", 1)
@@ -253,7 +253,7 @@ def test_a_new_publisher_waits_while_the_messages_of_all_may_be_lost(
 def test_the_age_of_the_retransmit_buffer_ends_the_wait(
     make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No link but TCP says what has arrived."""
+    """Only TCP links show what has arrived."""
     monkeypatch.setattr(route_publishers, "MAX_EXTRA", 0)
     bench = make_bench(ms=1_000)
     bench.sender._publishers.limit = 1

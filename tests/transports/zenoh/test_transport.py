@@ -466,7 +466,7 @@ def test_publishers_are_declared_once_per_source_sink_and_priority(pair: Pair) -
     assert len(pair.a._sender._publishers) == 3
 
 
-def test_the_number_of_publishers_is_bounded_and_the_least_recently_used_is_evicted() -> None:
+def test_the_number_of_publishers_is_bounded_and_the_least_recently_used_is_undeclared() -> None:
     here = free_locator()
     context = EndpointContext("backbone", ALPHA, CLOCK)
     with plain_session(listen=[here]) as there, plain_session(connect=[here]) as session:

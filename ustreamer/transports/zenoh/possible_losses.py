@@ -236,7 +236,7 @@ class PossibleLosses:
         """Retransmit possibly lost messages and open the route, if a subscriber still matches."""
         with self._put_lock:
             if publisher not in self._publishers:
-                return  # evicted since
+                return  # undeclared since
             # Before the check: a loss that is reported after it must stay in `_losses`.
             if publisher in self._losses:
                 self.collect()
@@ -378,7 +378,7 @@ class PossibleLosses:
             elif self._publishers.find(route_of(message.attributes)) is origin:
                 awaited.block([id])  # put again when a subscriber is back
             else:
-                awaited.postpone(id)  # its publisher was evicted, and the next one does not know it
+                awaited.postpone(id)  # its publisher was undeclared, and the next one does not know it
 
     def _has_closed_route(self, message: UMessage) -> bool:
         """Whether the publisher of this message has no subscriber, or none can be declared now."""

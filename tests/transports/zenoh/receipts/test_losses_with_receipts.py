@@ -138,13 +138,13 @@ def test_a_stop_counts_puts_without_a_receipt_that_neither_the_memory_nor_the_st
     assert ([int(each.payload) for each in left], forgotten, stored) == ([4, 5, 6], 1, [messages[1].id])
 
 
-@pytest.mark.parametrize("is_evicted", [False, True])
+@pytest.mark.parametrize("is_undeclared", [False, True])
 def test_what_is_not_remembered_any_more_is_put_again_from_the_store(
-    make_bench: MakeBench, *, is_evicted: bool
+    make_bench: MakeBench, *, is_undeclared: bool
 ) -> None:
-    """Without this, the bound of the memory would lose messages that are on disk.
+    """Without the read from the store, the bound of the memory would lose messages that are on disk.
 
-    Where the publisher was evicted, the put declares the next one.
+    Where the publisher was undeclared, the put declares the next one.
     """
     puts = LossesRig(make_bench())
     puts.put_six()
@@ -156,7 +156,7 @@ def test_what_is_not_remembered_any_more_is_put_again_from_the_store(
         awaited.on_receipt(receipt_key(GIVER), b"")  # it has returned
         puts.losses.on_tick()
     assert puts.again == []
-    if is_evicted:
+    if is_undeclared:
         assert puts.publishers.pop_idle(NEVER_NS) is publisher
     else:
         publisher.open = True
