@@ -6,6 +6,7 @@ The queue and its spool are real; the threads are removed. A naive model knows w
 
 import errno
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from tests.host.egress.durable_queue_rig import LIMITS, DurableQueueRig, with_li
 from tests.host.egress.test_endpoint_queue import DOWN, ScriptedTransport
 from ustreamer.core.base.clock import ManualClock
 from ustreamer.core.delivery.delivery import Delivery
+from ustreamer.core.delivery.ledger import Verdict
 from ustreamer.core.egress.limits import EgressLimits, QueuedMessage
 from ustreamer.host.egress.sent_records import SentRecords
 from ustreamer.uprotocol.uattributes import UPriority
@@ -424,3 +426,56 @@ def test_a_stop_writes_what_was_kept_for_two_routes_and_not_written_once(tmp_pat
     assert life.queue.reclaim([], [zero.message.id]) == []
     life.die()
     assert Life(tmp_path).all_sent() == [0]
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_a_stop_counts_a_message_once_that_was_sent_from_disk_and_could_not_be_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_full: bool
+) -> None:
+    life = Life(tmp_path, down=True)
+    life.offer(life.number(1))
+    life.write_all()
+    monkeypatch.setattr(life.wire, "awaits_receipt", lambda id: True)
+    life.wire.then = None
+    life.queue.on_link_up()
+    life.send()
+    [item] = life.keep("one", 1)  # not written yet
+
+    def reclaim() -> Sequence[QueuedMessage]:
+        return life.queue.reclaim([], [item.message.id])
+
+    assert (with_refused_writes(errno.ENOSPC, reclaim) if is_full else reclaim()) == []
+    assert (life.queue.persisted, life.queue.ledger.settled[Verdict.DELIVERED]) == (1, 0)
+    life.die()
+    assert Life(tmp_path).all_sent() == [1]
+
+
+def test_a_stop_of_a_hung_disk_returns_what_was_kept_and_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    life = Life(tmp_path)
+    [zero] = life.keep("one", 0)
+    monkeypatch.setattr(life.queue, "_end_writer", lambda timeout_s: False)
+    assert life.queue.reclaim([], [zero.message.id]) == [zero]
+    life.die()
+
+
+def test_the_end_of_the_writer_deletes_nothing_that_a_stop_may_leave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message without a receipt becomes a second old between `sent_ids` and the last write."""
+    life = Life(tmp_path, down=True)
+    life.offer(life.number(1))
+    life.write_all()
+    monkeypatch.setattr(life.wire, "awaits_receipt", lambda id: True)
+    life.wire.then = None
+    life.queue.on_link_up()
+    life.send()
+    [id] = life.queue.sent_ids()
+    life.clock.now_ns += 2_000_000_000
+    life.queue._stop_writing.set()
+    life.keep("one", 2)  # a reason to write
+    life.write()
+    assert life.queue.reclaim([], [id]) == []
+    life.die()
+    assert Life(tmp_path).all_sent() == [1]

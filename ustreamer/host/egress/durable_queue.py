@@ -23,6 +23,7 @@ import logging
 import random
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from threading import Condition, Event, Lock, Thread
 from typing import Final
@@ -309,14 +310,16 @@ class DurableQueue(EndpointQueue):
         written, or moves to the front. The other records of sent messages are deleted. Returns what the disk refuses, as
         any queue does.
         """
-        staying, to_write = 0, list(sent)
+        to_write, staying = list(sent), 0
         refused = to_write
         if sent or stored or self._sent_keys():
             has_ended = self._end_writer(_END_WRITER_S)
             others = frozenset(stored) - {item.message.id for item in sent}
-            refused = to_write = [*self._unwritten(others), *sent]
+            on_disk = {id for id, _ in self._sent_keys()}
+            to_write = [*self._unwritten(others - on_disk), *sent]
+            refused = to_write
             if has_ended:
-                staying, refused = self._leave_on_disk(to_write, others)
+                staying, refused = self._leave_on_disk(to_write, others & on_disk)
         spooled = len(to_write) - len(refused) + staying
         with self._lock:
             self.ledger.settled[Verdict.DELIVERED] -= spooled
@@ -325,15 +328,15 @@ class DurableQueue(EndpointQueue):
         return super().reclaim(refused)
 
     def _leave_on_disk(
-        self, items: Sequence[QueuedMessage], others: frozenset[UUID]
+        self, items: Sequence[QueuedMessage], staying: AbstractSet[UUID]
     ) -> tuple[int, list[QueuedMessage]]:
-        """Write these in front of all others, keep those with ids in `others`, and delete the rest of what was sent.
+        """Write these in front of all others, keep the sent ones in `staying`, and delete the others that were sent.
 
-        Returns how many of `others` are on disk, and the items that the disk refuses.
+        Returns how many of `staying` are on disk, and the items that the disk refuses.
         """
         sent_keys = self._sent_keys()
-        kept = dict(each for each in self._sent_records.on_disk() if each[0] in others)
-        moved = self._records_sent_from_disk(others - kept.keys())
+        kept = dict(each for each in self._sent_records.on_disk() if each[0] in staying)
+        moved = self._records_sent_from_disk(staying - kept.keys())
         kept_keys = frozenset(kept.values())
         obsolete = [key for _, key in sent_keys if key not in kept_keys]
         refused: list[QueuedMessage] = []
@@ -347,7 +350,7 @@ class DurableQueue(EndpointQueue):
             log.error("egress.not_persisted", extra=extra)  # noqa: TRY400 - the reason is enough
         return len(kept) + len(moved), refused
 
-    def _unwritten(self, ids: Collection[UUID]) -> list[QueuedMessage]:
+    def _unwritten(self, ids: AbstractSet[UUID]) -> list[QueuedMessage]:
         with self._lock:
             return self._sent_records.unwritten(ids)
 
@@ -632,7 +635,8 @@ class DurableQueue(EndpointQueue):
         """Write one batch and delete ended messages, in one transaction; False if the disk refuses."""
         with self._lock:
             limits, self._new_limits = self._new_limits, None
-            self._delete_receipted()
+            if not self._stop_writing.is_set():  # else `reclaim` decides
+                self._delete_receipted()
             deletes = self._deletes.pop_due(everything=self._stop_writing.is_set())
             batch = self.write_buffer.peek_batch(_BATCH, _BATCH_BYTES)
             self._being_written = set(map(id, batch))

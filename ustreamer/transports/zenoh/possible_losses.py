@@ -40,6 +40,7 @@ from ustreamer.transports.zenoh.route_publishers import (
 from ustreamer.transports.zenoh.sent_keeper import AwaitedKeeper, Put, SentKeeper
 from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.umessage import UMessage
+from ustreamer.uprotocol.ustatus import UStatusError
 from ustreamer.uprotocol.uuid import UUID
 
 if TYPE_CHECKING:
@@ -141,11 +142,19 @@ class PossibleLosses:
 
     @property
     def needed_since_ns(self) -> int:
-        """Puts before this time need no publisher: they have arrived, their loss was detected, or they are too old."""
+        """Puts before this time need no publisher: they have arrived, their loss was detected, or they were evicted."""
         if not self.is_enabled:
             return NEVER_NS
-        aged_ns = 0 if self._buffer.hold else self._monotonic_ns() - self._window_ns
-        return max(self._buffer.confirmed_ns, aged_ns)
+        with self._buffer_lock:
+            oldest_ns = self._buffer.oldest_ns
+        if oldest_ns is None:  # what is put just now is remembered later
+            oldest_ns = self._monotonic_ns() - self._window_ns
+        return max(self._buffer.confirmed_ns, oldest_ns)
+
+    def evict_old(self) -> None:
+        """Evict what is too old to be remembered, also without another put."""
+        with self._buffer_lock:
+            self._buffer.evict_old(self._monotonic_ns())
 
     # --- the monitor thread -------------------------------------------------------------------------------------------
 
@@ -216,6 +225,7 @@ class PossibleLosses:
         """
         with self._publishers.state_lock:
             losses, self._losses = self._losses, {}
+        losses = {each: at_ns for each, at_ns in losses.items() if each in self._publishers}  # not undeclared
         if not losses:
             return
         with self._buffer_lock:
@@ -229,6 +239,8 @@ class PossibleLosses:
             publisher.to_retransmit = list({each[1].id: each for each in puts}.values())
             if self._awaited is not None:
                 self._awaited.block([receipt_id(message.id) for _, message in publisher.to_retransmit])
+                if self._awaited_keeper is not None:
+                    self._awaited.block(self._awaited_keeper.ids_of(publisher))
             if self._sent_keeper is not None:
                 self._new_losses[publisher] = _NewLoss(noticed_ns + DETECTION_NS)
 
@@ -242,41 +254,63 @@ class PossibleLosses:
                 self.collect()
             if not publisher.has_subscriber():
                 return
-            to_retransmit, publisher.to_retransmit = publisher.to_retransmit, []
-            if to_retransmit or self._evicted or self._awaited_keeper is not None:
-                self._retransmit_lost(publisher, to_retransmit)
+            if not publisher.open and not self._retransmit_lost(publisher):
+                return
             publisher.opened_ns = self._monotonic_ns()
             with self._publishers.state_lock:
                 publisher.open = publisher not in self._losses  # lost again: its report closed the route
         self._on_route_opened(publisher.route)
 
-    def _retransmit_lost(self, publisher: RoutePublisher, to_retransmit: list[tuple[int, UMessage]]) -> None:
+    def _retransmit_lost(self, publisher: RoutePublisher) -> bool:
+        """Put again what the publisher may have lost. False if the session is closed: the rest stays."""
         self._count_evicted(publisher)
+        to_retransmit, publisher.to_retransmit = publisher.to_retransmit, []
         lost = self._lost_of(publisher, to_retransmit)
+        ids = {receipt_id(message.id) for _, message in to_retransmit}
+        try:
+            # Those that only the store has are older: the memory has evicted them.
+            for id, put_ns, message in self._stored_of(publisher, ids):
+                self._retransmit_lost_put(publisher, id, put_ns, message)
+            for put_ns, message in lost:
+                self._retransmit_lost_put(publisher, receipt_id(message.id), put_ns, message)
+        except UStatusError:
+            publisher.to_retransmit = to_retransmit
+            return False
         if self._awaited is not None:
-            known = [receipt_id(message.id) for _, message in to_retransmit]
-            # Those in the store only are older: the memory has evicted them.
-            lost = [*self._stop_awaiting_stored(publisher, self._awaited, frozenset(known)), *lost]
-            self._awaited.forget(known)
-        for put_ns, message in lost:
-            if not self._retransmit(put_ns, message):
-                self.not_retransmitted += 1
+            self._awaited.forget(
+                [receipt_id(each.id) for _, each in to_retransmit if self._is_answered(each)]
+            )
         if self._sent_keeper is not None:
             self._sent_keeper.on_put_again(publisher, self._monotonic_ns())
+        return True
 
-    def _stop_awaiting_stored(
-        self, publisher: RoutePublisher, awaited: "AwaitedReceipts", known: AbstractSet[bytes]
-    ) -> list[tuple[int, UMessage]]:
-        """The puts without a receipt that the store has, without those in `known`. A second put awaits one again."""
-        if self._awaited_keeper is None:
-            return []
-        puts = [
-            each
-            for each in self._awaited_keeper.puts_of(publisher, known)
-            if awaited.is_awaited(each[0]) and not self._is_answered(each[2])
-        ]
-        awaited.forget([id for id, _, _ in puts])
-        return [(put_ns, message) for _, put_ns, message in puts]
+    def _stored_of(
+        self, publisher: RoutePublisher, known: AbstractSet[bytes]
+    ) -> Iterator[tuple[bytes, int, UMessage]]:
+        """The puts without a receipt that the store has, without those in `known`, one by one."""
+        awaited, keeper = self._awaited, self._awaited_keeper
+        if awaited is None or keeper is None:
+            return
+        for id in keeper.ids_of(publisher):
+            found = None if id in known or not awaited.is_awaited(id) else keeper.read(id)
+            if found is not None and not self._is_answered(found[1]):
+                yield id, *found
+
+    def _retransmit_lost_put(
+        self, publisher: RoutePublisher, id: bytes, put_ns: int, message: UMessage
+    ) -> None:
+        """Put this again, or count it. With a closed session it waits for its receipt as before, and UStatusError rises."""
+        awaited = self._awaited
+        was_awaited = awaited is not None and awaited.is_awaited(id)
+        if awaited is not None:
+            awaited.forget([id])
+        try:
+            if not self._retransmit(put_ns, message):
+                self.not_retransmitted += 1
+        except UStatusError:
+            if awaited is not None and was_awaited:
+                awaited.await_earlier({each: {id: put_ns} for each in publisher.receivers})
+            raise
 
     def _count_evicted(self, publisher: RoutePublisher) -> None:
         """Count the evicted puts made since the loss of this publisher that are not in the store, each once."""
@@ -307,16 +341,28 @@ class PossibleLosses:
         return self._link_monitor.lost_since_ns(publisher.lost_ns) or publisher.lost_ns - self._window_ns
 
     def _retransmit(self, put_ns: int, message: UMessage) -> bool:
+        """Put a message again. False: it is too late. Raises UStatusError if the session is closed."""
+        now_ns = self._monotonic_ns()
         if not self._put_again(put_ns, message):
             return False
+        if self._awaited_keeper is not None:
+            self._awaited_keeper.on_put_again(receipt_id(message.id), now_ns)
         self.retransmitted += 1
         return True
 
     def on_undeclared(self, publisher: RoutePublisher) -> None:
-        """Count what the publisher had to put again as not put again. Call `collect` before it is removed."""
+        """Count what the publisher had to put again, but for what waits for a receipt: that is put again without it.
+
+        Call `collect` before it is removed.
+        """
+        awaited = [
+            receipt_id(message.id) for _, message in publisher.to_retransmit if self._is_awaited(message)
+        ]
+        lost = self._lost_of(publisher, publisher.to_retransmit) if publisher.to_retransmit else []
+        self.not_retransmitted += sum(not self._is_awaited(message) for _, message in lost)
         if self._awaited is not None:
-            self._awaited.forget([receipt_id(message.id) for _, message in publisher.to_retransmit])
-        self.not_retransmitted += len(publisher.to_retransmit)
+            stored = [] if self._awaited_keeper is None else self._awaited_keeper.ids_of(publisher)
+            self._awaited.unblock([*stored, *awaited])
         publisher.to_retransmit = []
 
     def _is_answered(self, message: UMessage) -> bool:
@@ -365,13 +411,13 @@ class PossibleLosses:
             return
         found = self._remembered_of(lost)
         for id in [each for each in lost if each not in found]:
-            kept = None if self._awaited_keeper is None else self._awaited_keeper.read(id)
-            if kept is None:
+            stored = None if self._awaited_keeper is None else self._awaited_keeper.read(id)
+            if stored is None:
                 awaited.abandon([id])
-            elif self._has_closed_route(kept):
+            elif self._has_closed_route(stored[1]):
                 awaited.postpone(id)  # the next tick reads it again
             else:
-                self._put_unconfirmed(awaited, id, lost[id], kept)
+                self._put_unconfirmed(awaited, id, lost[id], stored[1])
         for id, (origin, put_ns, message) in found.items():
             if not self._has_closed_route(message):
                 self._put_unconfirmed(awaited, id, put_ns, message)
@@ -387,7 +433,10 @@ class PossibleLosses:
 
     def _put_unconfirmed(self, awaited: "AwaitedReceipts", id: bytes, put_ns: int, message: UMessage) -> None:
         awaited.begin_retransmit(id)
-        if not self._is_answered(message) and not self._retransmit(put_ns, message):
+        try:
+            if not self._is_answered(message) and not self._retransmit(put_ns, message):
+                self.not_retransmitted += 1
+        except UStatusError:  # the session is closed
             self.not_retransmitted += 1
         if not awaited.is_awaited(id):
             awaited.forget([id])
@@ -409,15 +458,16 @@ class PossibleLosses:
         overdue = {id: put_ns for id, put_ns in awaited.overdue(now_ns).items() if id not in keeper}
         if overdue:
             found = self._remembered_of(overdue)
-            keeper.keep({id: each for id, each in found.items() if not self._is_answered(each[2])})
+            answered = {id for id, each in found.items() if self._is_answered(each[2])}
+            keeper.keep({id: each for id, each in found.items() if id not in answered})
             # A put in progress is remembered later.
             keeper.ignore(
                 id
                 for id, put_ns in overdue.items()
-                if (self._is_answered(found[id][2]) if id in found else now_ns - put_ns > _FORGOTTEN_NS)
+                if id in answered or (id not in found and now_ns - put_ns > _FORGOTTEN_NS)
             )
-        answered = self._answered_requests
-        keeper.release(lambda id, kept: awaited.is_awaited(id) and (kept is None or kept not in answered))
+        requests = self._answered_requests
+        keeper.release(lambda id, kept: awaited.is_awaited(id) and (kept is None or kept not in requests))
 
     def _keep_suspect(self) -> None:
         """Store the unconfirmed puts while a node may be frozen or cut off."""
@@ -481,6 +531,8 @@ class PossibleLosses:
         """The puts that are not known to have arrived. Call when the session has closed."""
         spans = self._link_monitor.unconfirmed_spans()
         since_ns = min((each.begin_ns for each in spans), default=NEVER_NS)
+        # Without the put lock: a sender holds the lock of the store and waits for ours.
+        in_store = frozenset(() if self._store is None else self._store.ids())
         with self._put_lock:
             self.collect()
             puts = [
@@ -492,7 +544,6 @@ class PossibleLosses:
             unique = {(publisher, message.id): (put_ns, message) for put_ns, publisher, message in puts}
             messages = [message for _, message in sorted(unique.values(), key=itemgetter(0))]
             further = self._further_awaited({each.id for each in messages})
-            in_store = frozenset(() if self._store is None else self._store.ids())
             stored = [id for id in further if id in in_store]
             forgotten = self._count_evicted_at_end(since_ns, further) + len(further) - len(stored)
             self.not_retransmitted += forgotten
@@ -522,12 +573,18 @@ class PossibleLosses:
     def _count_evicted_at_end(self, since_ns: int, further: Mapping[UUID, int]) -> int:
         """The number of evicted puts that may be lost, without those in `further`; too high rather than too low."""
         # The first publisher counts for all, as in `_count_evicted`.
-        lost_ns = [self._lost_since_ns(each) for each in self._lost_publishers()[:1]] if self._evicted else []
-        evicted = sum(_sum_since(self._evicted, each) for each in lost_ns)
-        evicted += _sum_since(self._buffer.pop_evicted(), since_ns)
+        lost_ns = min((self._lost_since_ns(each) for each in self._lost_publishers()[:1]), default=NEVER_NS)
+        until_ns = max((newest_ns for newest_ns, _ in self._evicted), default=0)
+        times, keeper = list(further.values()), self._awaited_keeper
+        if keeper is not None:
+            for id, put_ns in further.items():
+                times += keeper.put_times(receipt_id(id)) - {put_ns}
+        evicted = _sum_since(self._evicted, lost_ns)
+        evicted -= min(evicted, sum(lost_ns <= each <= until_ns for each in times))
+        newer = _sum_since(self._buffer.pop_evicted(), since_ns)
+        newer -= min(newer, sum(each > until_ns and each >= since_ns for each in times))
         self._evicted.clear()
-        newest_ns = max([since_ns, *lost_ns])
-        return max(0, evicted - sum(put_ns >= newest_ns for put_ns in further.values()))
+        return evicted + newer
 
     def _further_awaited(self, known: AbstractSet[UUID]) -> dict[UUID, int]:
         """The puts without a receipt, without those in `known`, and their times."""

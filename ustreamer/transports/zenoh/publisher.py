@@ -30,6 +30,7 @@ from ustreamer.transports.zenoh.route_publishers import (
     DISCOVERY_NS,
     RoutePublisher,
     RoutePublishers,
+    ZenohRoute,
     route_of,
 )
 from ustreamer.uprotocol.batch import MessageBatch
@@ -127,8 +128,7 @@ class ZenohSender:
             if id.msb & 0xF000 != 0x7000 or id.lsb >> 62 != 0b10:  # UUID.is_valid inlined: saves 0.15 us
                 message.check(strict=False)
             if not self._link_monitor.up:
-                name = self._context.name
-                raise UStatusError(UCode.UNAVAILABLE, f"endpoint {name!r}: no Zenoh node is connected")
+                raise self._not_connected()
             publisher = header.publisher
             if not publisher.open and not self._link_monitor.multicast:
                 raise self._route_unavailable(publisher)
@@ -222,7 +222,7 @@ class ZenohSender:
             if receivers and put_count < len(attachments):
                 _forget(receivers, [each[ID_IN_ATTACHMENT] for each in attachments[put_count:]])
             publisher, put_ns = header.publisher, self._monotonic_ns()
-            publisher.put_ns = put_ns
+            publisher.used_ns = put_ns
             self._move_to_end(publisher)
             remembered = header.remembered_payloads(sent, batch.payloads[:put_count])
             # A remembered response is longer than its payload: its reqid is stored too.
@@ -269,7 +269,7 @@ class ZenohSender:
             _forget(receivers, [head[ID_IN_ATTACHMENT]])
             raise self._put_error(message.attributes, error) from error
         publisher = header.publisher
-        publisher.put_ns = now_ns
+        publisher.used_ns = now_ns
         self._move_to_end(publisher)
         if self._remembers:
             stored = reqid + payload
@@ -279,7 +279,7 @@ class ZenohSender:
         """They were put on just now: set the time, and empty the list. Returns the time."""
         now_ns = self._monotonic_ns()
         for each in dict.fromkeys(publishers):
-            each.put_ns = now_ns
+            each.used_ns = now_ns
             self._move_to_end(each)
         publishers.clear()
         return now_ns
@@ -319,7 +319,7 @@ class ZenohSender:
         publishers, route = self._publishers, route_of(attributes)
         publisher = publishers.find(route)
         if publisher is None:
-            self._make_room()
+            self._make_room(route)
             source, sink, _ = route
             sibling = publishers.find((source, sink, UPriority.CS1))
             # The session knows the key of a prepared topic: another priority takes 17 us instead of 25.
@@ -331,19 +331,24 @@ class ZenohSender:
             publishers.add(publisher)
         return publisher
 
-    def _make_room(self) -> None:
-        """Undeclare publishers that are not needed, if there are too many. UNAVAILABLE if all are needed."""
-        publishers, links = self._publishers, self._link_monitor
+    def _make_room(self, route: ZenohRoute) -> None:
+        """Undeclare publishers that are not needed, if there are too many. RouteUnavailable if all are needed."""
+        publishers, links, losses = self._publishers, self._link_monitor, self._possible_losses
         self._undeclare_unneeded(publishers.limit - 1, most=2)  # two for each new one: the number falls
+        if publishers.is_full and links.up:
+            losses.evict_old()
+            self._undeclare_unneeded(publishers.limit - 1, most=2)
         if not publishers.is_full:
             return
-        is_outage = not links.up or self._monotonic_ns() < links.settled_ns
-        # Without an outage, its subscribers may have left for good.
-        publisher = None if is_outage else publishers.pop_without_subscribers()
+        if not links.up:
+            raise self._not_connected()
+        # After an outage its subscribers may come back; else they may have left for good.
+        is_settled = self._monotonic_ns() >= links.settled_ns
+        publisher = publishers.pop_without_subscribers() if is_settled else None
         if publisher is None:
             name, count = self._context.name, len(publishers)
             text = f"endpoint {name!r}: messages of all {count} Zenoh publishers may not have arrived yet"
-            raise UStatusError(UCode.UNAVAILABLE, f"{text}: max_publishers is {publishers.limit}")
+            raise RouteUnavailable(route, f"{text}: max_publishers is {publishers.limit}")
         self._undeclare(publisher)
 
     def _undeclare_unneeded(self, target: int, most: int) -> None:
@@ -405,7 +410,7 @@ class ZenohSender:
                 self._puts_at_pause = puts
 
     def _put_again(self, put_ns: int, message: UMessage) -> bool:
-        """Put a possibly lost message again. False: it is too late."""
+        """Put a possibly lost message again. False: it is too late. Raises UStatusError if the session is closed."""
         ttl = message.attributes.ttl
         if ttl and (
             # At its put the message had at most its ttl left. The monotonic clock has no steps.
@@ -413,11 +418,7 @@ class ZenohSender:
             or self._expiry.is_expired(message.id.time_ms, ttl)
         ):
             return False
-        try:
-            header = self._headers.find(message.attributes) or self._new_header(message)
-            self._put(header, message)
-        except UStatusError:  # the session is closed; the monitor thread cannot react
-            return False
+        self._put(self._headers.find(message.attributes) or self._new_header(message), message)
         return True
 
     def unconfirmed(self) -> Unconfirmed:
@@ -462,6 +463,9 @@ class ZenohSender:
         if now_ns < expected_until_ns:
             text += " yet: Zenoh still announces the topic or the link"
         return RouteUnavailable(publisher.route, text, absent_from_ns, expected_until_ns)
+
+    def _not_connected(self) -> UStatusError:
+        return UStatusError(UCode.UNAVAILABLE, f"endpoint {self._context.name!r}: no Zenoh node is connected")
 
     def _put_error(self, attributes: UAttributes, error: zenoh.ZError) -> UStatusError:
         """The error of a failed put: UNAVAILABLE (retry) if the session is closed, else INTERNAL (no retry)."""

@@ -235,6 +235,19 @@ class RetransmitBuffer:
                 self._count_evicted(block)
         self._evict_at_ns = blocks[0].newest_ns + self._window_ns if blocks else _NEVER_NS
 
+    def evict_old(self, now_ns: int) -> None:
+        """Drop the oldest blocks, as if a message came now; the newest block stays."""
+        if self._sizes:
+            self._close_block()
+        self._evict(now_ns)
+
+    @property
+    def oldest_ns(self) -> int | None:
+        """The put time of the oldest remembered message; None: there is none."""
+        if self._blocks:
+            return self._blocks[0].parts[0].put_ns
+        return self._parts[0].put_ns if self._parts else None
+
     def _drop_oldest(self) -> _Block:
         block = self._blocks.popleft()
         self._messages -= len(block.sizes)

@@ -51,8 +51,8 @@ class RoutePublisher:
     `zenoh` is the declared publisher, `put` its method. `headers` has the keys of its cached headers.
     `open`: a subscriber matches, and nothing is left to retransmit. Else `lost_ns` is the time at which the last
     subscriber left, `to_retransmit` has the possibly lost puts with their times, and from `absent_from_ns` on no
-    subscriber is expected. `receivers` give receipts for its puts since `opened_ns`, or since they appeared. `put_ns` is
-    the time of its last put; 0: none.
+    subscriber is expected. `receivers` give receipts for its puts since `opened_ns`, or since they appeared. `used_ns` is
+    the time of its last put, or of its declaration.
     """
 
     __slots__ = (
@@ -62,10 +62,10 @@ class RoutePublisher:
         "open",
         "opened_ns",
         "put",
-        "put_ns",
         "receivers",
         "route",
         "to_retransmit",
+        "used_ns",
         "zenoh",
     )
 
@@ -75,7 +75,7 @@ class RoutePublisher:
         self.zenoh: zenoh.Publisher
         self.put: Callable[..., None]
         self.open = False
-        self.opened_ns = self.put_ns = 0
+        self.opened_ns = self.used_ns = 0
         self.headers: dict[UAttributes, None] = {}
         self.to_retransmit: list[tuple[int, UMessage]] = []
         self.lost_ns = 0
@@ -139,6 +139,7 @@ class RoutePublishers:
     def add(self, publisher: RoutePublisher) -> None:
         """Use a declared publisher from now on."""
         self._by_route[publisher.route] = publisher
+        publisher.used_ns = self._monotonic_ns()
         self.by_use[publisher] = None
         publisher.receivers = tuple(self.receivers_of(publisher.route))
 
@@ -148,18 +149,22 @@ class RoutePublishers:
         return len(self) >= self.limit + MAX_EXTRA
 
     def pop_idle(self, since_ns: int) -> RoutePublisher | None:
-        """Remove the least recently used one with no put since `since_ns`, and nothing to retransmit."""
-        return self._pop(lambda each: each.put_ns < since_ns and not each.to_retransmit)
+        """Remove the least recently used one that was not used since `since_ns`, and has nothing to retransmit."""
+        for each in self.by_use:
+            if each.used_ns >= since_ns:
+                return None
+            if not each.to_retransmit:
+                return self._remove(each)
+        return None
 
     def pop_without_subscribers(self) -> RoutePublisher | None:
         """Remove the least recently used one that has lost its subscribers and has messages to retransmit."""
-        return self._pop(lambda each: bool(each.to_retransmit))
+        found = next((each for each in self.by_use if each.to_retransmit), None)
+        return None if found is None else self._remove(found)
 
-    def _pop(self, is_wanted: Callable[[RoutePublisher], bool]) -> RoutePublisher | None:
-        found = next(filter(is_wanted, self.by_use), None)
-        if found is not None:
-            del self._by_route[found.route], self.by_use[found]
-        return found
+    def _remove(self, publisher: RoutePublisher) -> RoutePublisher:
+        del self._by_route[publisher.route], self.by_use[publisher]
+        return publisher
 
     def declare(self, attributes: UAttributes, key: zenoh.KeyExpr | str | None = None) -> RoutePublisher:
         """A publisher for the route of these attributes; `add` must follow. Raises ZError.

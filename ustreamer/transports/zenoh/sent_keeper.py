@@ -4,7 +4,7 @@
 In: puts with their times, and the state of their publishers. Out: calls of the store. Used on the monitor thread only.
 """
 
-from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from ustreamer.transport_port import SentStore
@@ -17,11 +17,12 @@ Put = tuple[Hashable, int, UMessage]
 
 
 class _KeptPut(NamedTuple):
-    """A put in the store."""
+    """A put in the store. `last_put_ns` is the time of its last repetition."""
 
     publisher: Hashable
     put_ns: int
     id: UUID
+    last_put_ns: int
 
 
 class SentKeeper:
@@ -77,28 +78,36 @@ class AwaitedKeeper:
         """Store these, which are in order. Where the store is busy, the next call should repeat them."""
         if puts and self._store.keep(_ROUTE, [message for _, _, message in puts.values()]):
             for id, (publisher, put_ns, message) in puts.items():
-                self._kept[id] = _KeptPut(publisher, put_ns, message.id)
+                self._kept[id] = _KeptPut(publisher, put_ns, message.id, put_ns)
                 self._by_publisher.setdefault(publisher, {})[id] = None
 
-    def read(self, id: bytes) -> UMessage | None:
-        """The message from the store; None if it is not there."""
+    def read(self, id: bytes) -> tuple[int, UMessage] | None:
+        """The time of the put, and the message from the store; None if it is not there."""
         kept = self._kept.get(id)
-        return None if kept is None else self._store.read(_ROUTE, kept.id)
+        message = None if kept is None else self._store.read(_ROUTE, kept.id)
+        return None if kept is None or message is None else (kept.put_ns, message)
 
-    def puts_of(self, publisher: Hashable, known: Container[bytes]) -> Iterator[tuple[bytes, int, UMessage]]:
-        """The puts of a publisher that the store can read, without those in `known`: id, time and message, in order."""
-        for id in self._by_publisher.get(publisher, ()):
-            kept = self._kept[id]
-            message = None if kept is None or id in known else self.read(id)
-            if kept is not None and message is not None:
-                yield id, kept.put_ns, message
+    def ids_of(self, publisher: Hashable) -> list[bytes]:
+        """The puts of a publisher in the store, in order."""
+        return list(self._by_publisher.get(publisher, ()))
+
+    def on_put_again(self, id: bytes, now_ns: int) -> None:
+        """This was put again now, if it is in the store."""
+        kept = self._kept.get(id)
+        if kept is not None:
+            self._kept[id] = kept._replace(last_put_ns=now_ns)
+
+    def put_times(self, id: bytes) -> set[int]:
+        """When this was put first, and last; empty if it is not in the store."""
+        kept = self._kept.get(id)
+        return set() if kept is None else {kept.put_ns, kept.last_put_ns}
 
     def count_between(self, first_ns: int, last_ns: int) -> int:
-        """The number of puts in the store with times from `first_ns` to `last_ns`."""
-        return sum(each is not None and first_ns <= each.put_ns <= last_ns for each in self._kept.values())
+        """The number of `put_times` between these times, both included."""
+        return sum(first_ns <= each <= last_ns for id in self._kept for each in self.put_times(id))
 
     def ignore(self, ids: Iterable[bytes]) -> None:
-        """Do not store these."""
+        """Do not store these, which are not in the store."""
         self._kept.update((id, None) for id in ids)
 
     def release(self, is_needed: Callable[[bytes, UUID | None], bool]) -> None:

@@ -2,9 +2,11 @@
 """Puts that wait for a receipt: remembered, put again from the memory and the store, and reported at a stop."""
 
 from collections.abc import Callable, Hashable
+from itertools import chain, repeat
 from threading import Lock
 
 import pytest
+import zenoh
 
 from tests.transports.zenoh.publisher_bench import Bench, MakeBench, numbered
 from tests.transports.zenoh.sessions import CLOCK
@@ -26,17 +28,21 @@ from ustreamer.transports.zenoh.retransmit import Origin, RetransmitConfig
 from ustreamer.transports.zenoh.route_publishers import RoutePublishers
 from ustreamer.transports.zenoh.subscriber import ListenerFilters
 from ustreamer.uprotocol.umessage import UMessage
+from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import ANY
 
 GIVER = ReceiptGiverId("cloud", "link", "1")
 TOKEN = token_key(GIVER, ListenerFilters(ANY, None))
 
 
+WINDOW_NS = 1_000_000_000
+
+
 class AwaitedDuringPuts(AwaitedReceipts):
     """Calls `on_read` where the monitor thread reads the oldest put: another thread may put at that moment."""
 
     def __init__(self) -> None:
-        super().__init__("own", CLOCK.monotonic_ns, 15 * 10**9)
+        super().__init__("own", CLOCK.monotonic_ns, WINDOW_NS)
         self.on_read: Callable[[], None] = lambda: None
 
     @property
@@ -52,7 +58,10 @@ class LossesRig:
         self.bench = bench
         self.awaited, self.store = AwaitedDuringPuts(), RecordedSentStore()
         self.again: list[int] = []
+        self.most_again = 1_000
+        """Then the session is closed."""
         self.opened: list[Hashable] = []
+        self._subscriber: zenoh.Subscriber[zenoh.Handler[zenoh.Sample]] | None = None
         context = EndpointContext("backbone", ALPHA, CLOCK)
         self.publishers = RoutePublishers(bench.session, context, limit=1, awaited=self.awaited)
         self.losses = PossibleLosses(
@@ -74,28 +83,46 @@ class LossesRig:
         self.losses.on_tick()  # the publisher knows its receiver
 
     def _put_again(self, put_ns: int, message: UMessage) -> bool:
+        if len(self.again) >= self.most_again:
+            raise UStatusError(UCode.UNAVAILABLE, "closed")
         self.again.append(int(message.payload))
-        self.receiver.puts.append((CLOCK.monotonic_ns(), receipt_id(message.id)))
+        self._put(message, message.payload)
         return True
 
     def put(self, number: int, padding: int = 0) -> UMessage:
-        message, now_ns = numbered(number), CLOCK.monotonic_ns()
-        payload = message.payload + bytes(padding)
+        message = numbered(number)
+        self._put(message, message.payload + bytes(padding))
+        return message
+
+    def _put(self, message: UMessage, payload: bytes) -> None:
+        now_ns = CLOCK.monotonic_ns()
         self.receiver.puts.append((now_ns, receipt_id(message.id)))
         head = HEAD.pack(VERSION_AND_TAGS, message.id.msb, ID_TAG, message.id.lsb)
         self.losses.append((Origin(self.publisher, message.attributes),), now_ns, (head,), (payload,))
-        return message
 
-    def _are_stored(self, number: int) -> bool:
+    def are_stored(self, number: int) -> bool:
         self.losses.on_tick()
         return len(self.store.ids()) == number
 
+    def lose_subscriber(self) -> None:
+        assert self._subscriber is not None
+        self.again.clear()
+        self._subscriber.undeclare()  # type: ignore[no-untyped-call]
+        wait_until(lambda: not self.publisher.open, "the loss")
+        self.losses.on_tick()
+
+    def find_subscriber(self) -> None:
+        self.opened.clear()
+        self._subscriber = self.bench.listen()
+        wait_until(lambda: bool(self.opened), "the route")
+
     def put_six(self) -> None:
         """All six are in the store, the last three in memory."""
+        self.find_subscriber()
         for first in (0, 3):
             for number in range(first, first + 3):
                 self.put(number)
-            wait_until(lambda: self._are_stored(first + 3), "overdue receipts")  # noqa: B023  called at once
+            wait_until(lambda: self.are_stored(first + 3), "overdue receipts")  # noqa: B023  called at once
         assert self.losses.remembered_count == 3
 
 
@@ -175,14 +202,82 @@ def test_when_a_subscriber_is_back_the_store_and_the_memory_are_put_again_in_ord
 ) -> None:
     bench = make_bench()
     puts = LossesRig(bench)
-    first = bench.listen()
-    wait_until(lambda: bool(puts.opened), "the route")
     puts.put_six()
-    puts.again.clear()
-    first.undeclare()  # type: ignore[no-untyped-call]
-    wait_until(lambda: not puts.publisher.open, "the loss")
-    puts.opened.clear()
-    _second = bench.listen()
-    wait_until(lambda: bool(puts.opened), "the route again")
+    for _ in range(2):  # the second time, the memory has evicted repetitions as well
+        puts.lose_subscriber()
+        puts.find_subscriber()
+        assert puts.again == [0, 1, 2, 3, 4, 5]
+        assert (puts.losses.not_retransmitted, puts.awaited.missing) == (0, 0)
+    puts.losses.on_subscriber_found(puts.publisher)  # a second task of the monitor
     assert puts.again == [0, 1, 2, 3, 4, 5]
-    assert (puts.losses.retransmitted, puts.losses.not_retransmitted, puts.awaited.missing) == (6, 0, 0)
+    assert puts.losses.retransmitted == 12
+
+
+def test_what_the_store_has_waits_for_its_subscriber_longer_than_the_window(make_bench: MakeBench) -> None:
+    puts = LossesRig(make_bench())
+    puts.put_six()
+    puts.lose_subscriber()
+    puts.awaited.on_token(TOKEN, is_present=False)
+    end_ns = CLOCK.monotonic_ns() + 2 * WINDOW_NS
+    wait_until(lambda: CLOCK.monotonic_ns() > end_ns, "the end of the window")
+    puts.losses.on_tick()
+    assert len(puts.store.ids()) == 6
+    puts.awaited.on_token(TOKEN, is_present=True)
+    puts.find_subscriber()
+    assert (puts.again, puts.awaited.missing) == ([0, 1, 2, 3, 4, 5], 0)
+
+
+def test_a_stop_without_an_outage_reports_nothing_that_is_in_the_store(make_bench: MakeBench) -> None:
+    puts = LossesRig(make_bench())
+    puts.put_six()
+    puts.lose_subscriber()
+    left, forgotten, stored = puts.losses.unconfirmed()
+    assert ([int(each.payload) for each in left], forgotten, len(stored)) == ([3, 4, 5], 0, 3)
+
+
+def test_a_stop_while_messages_are_put_again_loses_none_of_the_others(make_bench: MakeBench) -> None:
+    puts = LossesRig(make_bench())
+    puts.put_six()
+    puts.lose_subscriber()
+    puts.most_again = 2
+    puts.opened.clear()
+    _subscriber = puts.bench.listen()
+    wait_until(puts.publisher.has_subscriber, "the subscriber")
+    puts.losses.on_subscriber_found(puts.publisher)
+    assert (puts.again, puts.publisher.open, puts.opened) == ([0, 1], False, [])
+    left, forgotten, stored = puts.losses.unconfirmed()
+    assert ({int(each.payload) for each in left}, forgotten, len(stored)) == ({0, 1, 3, 4, 5}, 0, 1)
+
+
+def test_what_an_undeclared_publisher_had_to_put_again_is_put_again_without_it(make_bench: MakeBench) -> None:
+    puts = LossesRig(make_bench())
+    puts.put_six()
+    puts.lose_subscriber()
+    assert puts.publishers.pop_without_subscribers() is puts.publisher
+    puts.losses.on_undeclared(puts.publisher)
+    assert puts.losses.not_retransmitted == 0
+
+    puts.awaited.on_token(TOKEN, is_present=False)
+    puts.awaited.on_token(TOKEN, is_present=True)
+    puts.awaited.on_receipt(receipt_key(GIVER), b"")  # it has returned
+
+    def are_put_again() -> bool:
+        puts.losses.on_tick()
+        return {*puts.again} == {0, 1, 2, 3, 4, 5}
+
+    wait_until(are_put_again, "all to be put again")
+
+
+def test_a_response_that_comes_while_requestsare_stored_leaves_nothing_behind(
+    make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    puts = LossesRig(make_bench())
+    answers = chain([False], repeat(True))
+    monkeypatch.setattr(puts.losses, "_is_answered", lambda message: next(answers))
+    message = puts.put(0)
+    wait_until(lambda: puts.are_stored(1), "the overdue receipt")
+    puts.awaited.on_receipt(receipt_key(GIVER), receipt_id(message.id))
+    puts.losses.on_tick()
+    keeper = puts.losses._awaited_keeper
+    assert keeper is not None
+    assert (puts.store.ids(), keeper.ids_of(puts.publisher)) == ([], [])
