@@ -131,6 +131,17 @@ def test_a_list_of_more_topics_than_publishers_is_put_in_order(make_bench: MakeB
     assert len(bench.publishers) == (5 if window_ms else 2)
 
 
+def test_a_publisher_counts_as_used_until_its_messages_are_remembered(make_bench: MakeBench) -> None:
+    """Else it could be undeclared before a loss of them is known."""
+    bench = make_bench()
+    subscriber = bench.listen()
+    bench.put(*(numbered(n, n) for n in range(0, 4, 2)))
+    assert bench.sender.put_batch([numbered(n, n) for n in range(4)]) == 4  # 1 and 3 have a new header
+    assert received(subscriber, 6) == [0, 2, 0, 1, 2, 3]
+    remembered = bench.sender._possible_losses._buffer.messages_of(set(bench.publishers))
+    assert all(each.used_ns >= remembered[each][-1][0] for each in bench.publishers)
+
+
 def answered(n: int, **changes: object) -> UMessage:
     sent_request = request(new_id(), REMOTE_CLIENT, METHOD, ttl=60_000)
     answer = response(new_id(), sent_request, b"%d" % n)

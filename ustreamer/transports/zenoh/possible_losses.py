@@ -151,6 +151,11 @@ class PossibleLosses:
             oldest_ns = self._monotonic_ns() - self._window_ns
         return max(self._buffer.confirmed_ns, oldest_ns)
 
+    @property
+    def window_ns(self) -> int:
+        """The age of the oldest message to retransmit."""
+        return self._window_ns
+
     def evict_old(self) -> None:
         """Evict what is too old to be remembered, also without another put."""
         with self._buffer_lock:
@@ -351,18 +356,16 @@ class PossibleLosses:
         return True
 
     def on_undeclared(self, publisher: RoutePublisher) -> None:
-        """Count what the publisher had to put again, but for what waits for a receipt: that is put again without it.
-
-        Call `collect` before it is removed.
-        """
-        awaited = [
-            receipt_id(message.id) for _, message in publisher.to_retransmit if self._is_awaited(message)
-        ]
-        lost = self._lost_of(publisher, publisher.to_retransmit) if publisher.to_retransmit else []
-        self.not_retransmitted += sum(not self._is_awaited(message) for _, message in lost)
+        """Count what the publisher had to put again: nothing does it now. Call `collect` before it is removed."""
+        if not publisher.to_retransmit:
+            return
+        stored = list(
+            self._stored_of(publisher, {receipt_id(message.id) for _, message in publisher.to_retransmit})
+        )
+        self.not_retransmitted += len(stored) + len(self._lost_of(publisher, publisher.to_retransmit))
         if self._awaited is not None:
-            stored = [] if self._awaited_keeper is None else self._awaited_keeper.ids_of(publisher)
-            self._awaited.unblock([*stored, *awaited])
+            ids = [receipt_id(message.id) for _, message in publisher.to_retransmit]
+            self._awaited.forget([*(id for id, _, _ in stored), *ids])
         publisher.to_retransmit = []
 
     def _is_answered(self, message: UMessage) -> bool:

@@ -275,13 +275,13 @@ class ZenohSender:
             stored = reqid + payload
             self._append(header.origins, now_ns, (head,), (stored,), (len(stored),))
 
-    def _mark_used(self, publishers: list[RoutePublisher]) -> int:
-        """They were put on just now: set the time, and empty the list. Returns the time."""
-        now_ns = self._monotonic_ns()
+    def _mark_used(self, publishers: Iterable[RoutePublisher]) -> int:
+        """They were put on just now. Returns the time."""
+        now_ns, by_use = self._monotonic_ns(), self._publishers.by_use
         for each in dict.fromkeys(publishers):
-            each.used_ns = now_ns
-            self._move_to_end(each)
-        publishers.clear()
+            if each in by_use:  # without a retransmit buffer it may be undeclared
+                each.used_ns = now_ns
+                self._move_to_end(each)
         return now_ns
 
     def _remember(
@@ -342,9 +342,8 @@ class ZenohSender:
             return
         if not links.up:
             raise self._not_connected()
-        # After an outage its subscribers may come back; else they may have left for good.
-        is_settled = self._monotonic_ns() >= links.settled_ns
-        publisher = publishers.pop_without_subscribers() if is_settled else None
+        # After an outage its subscribers may come back; later they have left for good.
+        publisher = publishers.pop_lost_before(self._monotonic_ns() - losses.window_ns)
         if publisher is None:
             name, count = self._context.name, len(publishers)
             text = f"endpoint {name!r}: messages of all {count} Zenoh publishers may not have arrived yet"

@@ -157,9 +157,10 @@ class RoutePublishers:
                 return self._remove(each)
         return None
 
-    def pop_without_subscribers(self) -> RoutePublisher | None:
-        """Remove the least recently used one that has lost its subscribers and has messages to retransmit."""
-        found = next((each for each in self.by_use if each.to_retransmit), None)
+    def pop_lost_before(self, before_ns: int) -> RoutePublisher | None:
+        """Remove the least recently used one that lost its subscribers before this time and has messages to retransmit."""
+        lost = (each for each in self.by_use if each.to_retransmit and each.lost_ns < before_ns)
+        found = next(lost, None)
         return None if found is None else self._remove(found)
 
     def _remove(self, publisher: RoutePublisher) -> RoutePublisher:

@@ -83,13 +83,6 @@ class AwaitedPutsMachine(RuleBasedStateMachine):
                 self.blocked[each] = self.waiting.pop(each)
         self.puts.block(ids)
 
-    @rule(rng=_SEEDS)
-    def unblock(self, rng: Random) -> None:
-        ids = [each for each in self.known if rng.random() < 0.3]
-        unblocked = {each: self.blocked.pop(each) for each in ids if each in self.blocked}
-        self.waiting = unblocked | self.waiting
-        self.puts.unblock(ids)
-
     @rule(size=_SIZES)
     def prepend(self, size: int) -> None:
         self.earlier -= 1

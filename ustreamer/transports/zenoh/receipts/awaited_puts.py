@@ -118,12 +118,6 @@ class AwaitedPuts:
                 if put_ns is not None:
                     self._blocked[id] = put_ns
 
-    def unblock(self, ids: Sequence[bytes]) -> None:
-        """The publisher of these was undeclared. They are older than all that is not blocked."""
-        with self._lock:
-            unblocked = {id: self._blocked.pop(id) for id in ids if id in self._blocked}
-            self._waiting = {**unblocked, **self._index()}
-
     def prepend(self, earlier: Mapping[bytes, int]) -> None:
         """Wait for the receipts of puts that are older than all others."""
         with self._lock:

@@ -285,11 +285,6 @@ class AwaitedReceipts:
         for each in tuple(self._receivers.values()):
             each.puts.block(ids)
 
-    def unblock(self, ids: Sequence[bytes]) -> None:
-        """The publisher of these was undeclared: they count as lost like any other put."""
-        for each in tuple(self._receivers.values()):
-            each.puts.unblock(ids)
-
     def begin_retransmit(self, id: bytes) -> None:
         """This is put again now, and then waits again. Call `forget` if it does not."""
         for each in tuple(self._receivers.values()):
