@@ -7,6 +7,7 @@ from time import monotonic_ns
 from typing import Any
 
 import pytest
+import zenoh
 
 from tests.transports.zenoh.publisher_bench import NS_PER_MS, MakeBench, numbered, received
 from tests.transports.zenoh.sessions import CLOCK
@@ -196,6 +197,25 @@ def test_messages_older_than_the_window_are_removed(make_bench: MakeBench) -> No
     bench.put(numbered(1))
     assert bench.remembered_count == 1
     assert received(subscriber, 2) == [0, 1]
+
+
+def test_a_message_that_zenoh_does_not_take_again_is_counted_and_the_route_opens(
+    make_bench: MakeBench,
+) -> None:
+    bench = make_bench()
+    subscriber = bench.listen()
+    first = numbered(0)
+    bench.put(first)
+    bench.unsubscribe(subscriber)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise zenoh.ZError("refused")
+
+    bench.replace_put(first.attributes, refuse)
+    bench.opened.clear()
+    _subscriber = bench.listen()
+    wait_until(lambda: bool(bench.opened), "the route")
+    assert (bench.sender.retransmitted, bench.sender.not_retransmitted) == (0, 1)
 
 
 # --- more publishers than the limit -----------------------------------------------------------------------------------

@@ -151,6 +151,10 @@ class PossibleLosses:
             oldest_ns = self._monotonic_ns() - self._window_ns
         return max(self._buffer.confirmed_ns, oldest_ns)
 
+    def has_stored(self, publisher: RoutePublisher) -> bool:
+        """Whether the store has puts of this publisher without a receipt."""
+        return self._awaited_keeper is not None and self._awaited_keeper.has_puts_of(publisher)
+
     @property
     def window_ns(self) -> int:
         """The age of the oldest message to retransmit."""

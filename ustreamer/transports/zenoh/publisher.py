@@ -359,7 +359,7 @@ class ZenohSender:
         self._possible_losses.collect()
         needed_since_ns = self._possible_losses.needed_since_ns
         for _ in range(above):
-            publisher = publishers.pop_idle(needed_since_ns)
+            publisher = publishers.pop_idle(needed_since_ns, self._possible_losses.has_stored)
             if publisher is None:
                 return
             self._undeclare(publisher)
@@ -409,7 +409,7 @@ class ZenohSender:
                 self._puts_at_pause = puts
 
     def _put_again(self, put_ns: int, message: UMessage) -> bool:
-        """Put a possibly lost message again. False: it is too late. Raises UStatusError if the session is closed."""
+        """Put a possibly lost message again. False: it is too late, or Zenoh refuses it. Raises if the session is closed."""
         ttl = message.attributes.ttl
         if ttl and (
             # At its put the message had at most its ttl left. The monotonic clock has no steps.
@@ -417,7 +417,12 @@ class ZenohSender:
             or self._expiry.is_expired(message.id.time_ms, ttl)
         ):
             return False
-        self._put(self._headers.find(message.attributes) or self._new_header(message), message)
+        try:
+            self._put(self._headers.find(message.attributes) or self._new_header(message), message)
+        except UStatusError as error:
+            if error.code is UCode.UNAVAILABLE:
+                raise
+            return False
         return True
 
     def unconfirmed(self) -> Unconfirmed:

@@ -148,12 +148,14 @@ class RoutePublishers:
         """Whether the limit and all extra places are used."""
         return len(self) >= self.limit + MAX_EXTRA
 
-    def pop_idle(self, since_ns: int) -> RoutePublisher | None:
+    def pop_idle(
+        self, since_ns: int, is_needed: Callable[[RoutePublisher], bool] = lambda publisher: False
+    ) -> RoutePublisher | None:
         """Remove the least recently used one that was not used since `since_ns`, and has nothing to retransmit."""
         for each in self.by_use:
             if each.used_ns >= since_ns:
                 return None
-            if not each.to_retransmit:
+            if not each.to_retransmit and not is_needed(each):
                 return self._remove(each)
         return None
 

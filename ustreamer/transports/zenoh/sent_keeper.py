@@ -87,6 +87,9 @@ class AwaitedKeeper:
         message = None if kept is None else self._store.read(_ROUTE, kept.id)
         return None if kept is None or message is None else (kept.put_ns, message)
 
+    def has_puts_of(self, publisher: Hashable) -> bool:
+        return publisher in self._by_publisher
+
     def ids_of(self, publisher: Hashable) -> list[bytes]:
         """The puts of a publisher in the store, in order."""
         return list(self._by_publisher.get(publisher, ()))

@@ -249,6 +249,16 @@ def test_a_stop_while_messages_are_put_again_loses_none_of_the_others(make_bench
     assert ({int(each.payload) for each in left}, forgotten, len(stored)) == ({0, 1, 3, 4, 5}, 0, 1)
 
 
+def test_a_publisher_with_puts_in_the_store_stays(make_bench: MakeBench) -> None:
+    puts = LossesRig(make_bench())
+    message = puts.put(0)
+    wait_until(lambda: puts.are_stored(1), "the overdue receipt")
+    assert puts.publishers.pop_idle(NEVER_NS, puts.losses.has_stored) is None
+    puts.awaited.on_receipt(receipt_key(GIVER), receipt_id(message.id))
+    puts.losses.on_tick()
+    assert puts.publishers.pop_idle(NEVER_NS, puts.losses.has_stored) is puts.publisher
+
+
 def test_what_an_undeclared_publisher_had_to_put_again_is_counted_once(make_bench: MakeBench) -> None:
     """Without it, nothing could put it again before newer messages."""
     puts = LossesRig(make_bench())
