@@ -253,8 +253,8 @@ MUTATIONS: Final = (
     Mutation(
         "a publisher is undeclared before its messages have arrived",
         f"{_ZENOH}/publisher.py",
-        "publishers.pop_idle(needed_since_ns)",
-        "publishers.pop_idle(NEVER_NS)",
+        "publishers.pop_idle(needed_since_ns, ",
+        "publishers.pop_idle(NEVER_NS, ",
     ),
     Mutation(
         "a stop deletes what only the disk has",
