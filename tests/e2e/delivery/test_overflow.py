@@ -179,10 +179,14 @@ def test_a_dead_letter_for_a_full_queue_makes_no_further_dead_letter(tmp_path: P
         found = wait_dead_letters(net.reader, 90)
         net.app.inbox.wait_count(_responds_to_one_of({each.id for each in sent}), 90)
         with ZenohEntity(net.cloud_port, "cloud", CLOUD) as cloud:
-            assert len(wait_received(cloud, {each.id for each in sent}, 10)) == 10
+            kept = [each.head.id for each in wait_received(cloud, {each.id for each in sent}, 10)]
             net.process.send_sigterm()
             assert net.process.wait_exit() == 0
-        assert [letter.attributes.id for letter in found] == [each.id for each in sent[10:]]
+        # Nearly always the first ten are kept. One in flight can be evicted when it is back and the queue is full.
+        dead = [letter.attributes.id for letter in found]
+        assert (len(kept), len(dead)) == (10, 90)
+        assert {*kept, *dead} == {each.id for each in sent}
+        assert {each.id for each in sent[11:]} <= {*dead}
         assert len(net.reader.events(DEAD_LETTER_TOPIC)) == 90
     books = net.process.ledger
     assert_ledger_balanced(books)
