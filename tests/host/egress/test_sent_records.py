@@ -61,6 +61,13 @@ class Life(DurableQueueRig):
         counters = self.queue.counters()
         return counters["spooled_sent"], counters["spool_sent_refused"]
 
+    def send_without_receipts(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The link is up: send what waits. No message gets its receipt."""
+        monkeypatch.setattr(self.wire, "awaits_receipt", lambda id: True)
+        self.wire.then = None
+        self.queue.on_link_up()
+        self.send()
+
     def all_sent(self) -> list[int]:
         """Everything that the next life sends first."""
         self.queue.on_link_up()
@@ -394,10 +401,7 @@ def test_a_stop_keeps_what_was_on_disk_and_was_sent_just_now(
     life.write_all()
     items = life.keep("one", 0)
     life.write()
-    monkeypatch.setattr(life.wire, "awaits_receipt", lambda id: True)
-    life.wire.then = None
-    life.queue.on_link_up()
-    life.send()
+    life.send_without_receipts(monkeypatch)
     assert life.sent == [1, 2, 3, 4]
     [one, two, three, four] = [life.number(n).id for n in (1, 2, 3, 4)]
     assert {items[0].message.id, one, two, three, four} == life.queue.sent_ids()
@@ -435,10 +439,7 @@ def test_a_stop_counts_a_message_once_that_was_sent_from_disk_and_could_not_be_k
     life = Life(tmp_path, down=True)
     life.offer(life.number(1))
     life.write_all()
-    monkeypatch.setattr(life.wire, "awaits_receipt", lambda id: True)
-    life.wire.then = None
-    life.queue.on_link_up()
-    life.send()
+    life.send_without_receipts(monkeypatch)
     [item] = life.keep("one", 1)  # not written yet
 
     def reclaim() -> Sequence[QueuedMessage]:
@@ -467,10 +468,7 @@ def test_the_end_of_the_writer_deletes_nothing_that_a_stop_may_leave(
     life = Life(tmp_path, down=True)
     life.offer(life.number(1))
     life.write_all()
-    monkeypatch.setattr(life.wire, "awaits_receipt", lambda id: True)
-    life.wire.then = None
-    life.queue.on_link_up()
-    life.send()
+    life.send_without_receipts(monkeypatch)
     [id] = life.queue.sent_ids()
     life.clock.now_ns += 2_000_000_000
     life.queue._stop_writing.set()
