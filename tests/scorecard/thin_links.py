@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """R10: links that lose, delay, reorder and limit packets, or carry none for a time.
 
-    python -m tests.scorecard.thin_links tcp|udp|sd DIRECTORY SECONDS CONDITION
+    python -m tests.scorecard.thin_links tcp|durable|someip-tcp|udp|sd DIRECTORY SECONDS CONDITION
 
 runs one measurement in a namespace of its own and prints its result as JSON.
 """
@@ -35,6 +35,7 @@ from tests.e2e.rigs.entities import Metronome, ZenohEntity, eventually
 from tests.e2e.rigs.streamer import StreamerProcess, statistics
 from tests.e2e.rigs.vehicle import free_ports, write_config
 from tests.e2e.rigs.wire import Uri
+from tests.e2e.someip.tcp_scenario import ECU, SERVICE, TcpService, numbers, payload, running
 from tests.scorecard.lossy_cable import CLEAN, PARTITION, Conditions, LossyCable
 
 CONDITIONS: Final[dict[str, Conditions]] = {
@@ -50,16 +51,20 @@ HZ: Final = 500
 REPLAY_MS: Final = 15_000
 TOPIC: Final = Uri("chassis", SPEED, 1, 0x8001)
 _OVERHEAD_S: Final = 120.0
+_SILENCE_S: Final = 20.0
+"""The streamer closes a TCP connection of SOME/IP that is silent for 25 s; then the events in the ECU's buffer are lost.
+"""
 
 
 # --- the measurements, in a namespace of their own --------------------------------------------------------------------
 
 
-def _tcp(directory: Path, seconds: float, conditions: Conditions) -> dict[str, float]:
+def _zenoh(directory: Path, seconds: float, conditions: Conditions, settings: str = "") -> dict[str, float]:
     """A Zenoh subscriber behind the link."""
     with ExitStack() as stack:
         cable = stack.enter_context(LossyCable())
-        scene = OutageScenario(directory, stack, "listen", REPLAY_MS, ("127.0.0.1", NEAR_ADDRESS))
+        hosts = ("127.0.0.1", NEAR_ADDRESS)
+        scene = OutageScenario(directory, stack, "listen", REPLAY_MS, hosts, settings)
         outcome: OutageOutcome = scene.run_outage(
             seconds,
             lambda: scene.start_subscriber(prefix=cable.far_prefix, host=NEAR_ADDRESS),
@@ -73,6 +78,47 @@ def _tcp(directory: Path, seconds: float, conditions: Conditions) -> dict[str, f
         "tcp_lost": len(outcome.lost),
         "tcp_reordered": int(first != sorted(first)),
         "tcp_twice": outcome.duplicates,
+        "packets_dropped": counts.get("dropped tcp", 0),
+    }
+
+
+def _durable_zenoh(directory: Path, seconds: float, conditions: Conditions) -> dict[str, float]:
+    """The same behind a durable endpoint."""
+    return _zenoh(directory, seconds, conditions, "durable = true")
+
+
+def _someip_tcp(directory: Path, seconds: float, conditions: Conditions) -> dict[str, float]:
+    """An ECU with a service over TCP behind the link, and an application without a link."""
+    directory.mkdir()
+    topic = ECU.at(0x8001)
+    with ExitStack() as stack:
+        cable = stack.enter_context(LossyCable())
+        net = stack.enter_context(running(directory, hosts=(NEAR_ADDRESS, FAR_ADDRESS)))
+        net.app.subscribe(topic)
+        listener = FarNamespace(cable).open_socket(  # type: ignore[arg-type]  # as a Cable
+            socket.SOCK_STREAM, (FAR_ADDRESS, net.ports.ecu)
+        )
+        service = stack.enter_context(TcpService(net.ports.ecu, listener))
+        connection = service.accept()
+        # It holds the events of a partition.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_000_000)
+
+        def beat(number: int) -> None:
+            connection.sendall(wire.event(SERVICE, 0x8001, payload(number, 8)))
+
+        with Metronome(HZ, beat) as metronome:
+            net.app.wait_events(topic, HZ)
+            cable.set(conditions)
+            Event().wait(min(seconds, _SILENCE_S))
+            cable.set(CLEAN)
+            net.app.wait_events(topic, metronome.beats + HZ, seconds + _OVERHEAD_S)
+        received = numbers(net.app, topic, metronome.beats)
+        counts = cable.close()
+    return {
+        "tcp_sent": metronome.beats,
+        "tcp_lost": metronome.beats - len(set(received)),
+        "tcp_reordered": int(received != sorted(received)),
+        "tcp_twice": len(received) - len(set(received)),
         "packets_dropped": counts.get("dropped tcp", 0),
     }
 
@@ -105,7 +151,7 @@ def _udp(directory: Path, seconds: float, conditions: Conditions) -> dict[str, f
             Event().wait(seconds)
             cable.set(CLEAN)
             behind = metronome.beats + HZ
-            app.inbox.wait_one(lambda sample: sample.is_event and int(sample.payload) >= behind)
+            eventually(lambda: int(app.events(TOPIC)[-1].payload) >= behind, True)
         last = b"%d" % (metronome.beats - 1)
         app.inbox.wait_one(lambda sample: sample.payload == last)
         received = [int(each.payload) for each in app.events(TOPIC)]
@@ -154,7 +200,13 @@ def _sd(directory: Path, seconds: float, conditions: Conditions) -> dict[str, fl
     }
 
 
-MEASUREMENTS: Final = {"tcp": _tcp, "udp": _udp, "sd": _sd}
+MEASUREMENTS: Final = {
+    "tcp": _zenoh,
+    "durable": _durable_zenoh,
+    "someip-tcp": _someip_tcp,
+    "udp": _udp,
+    "sd": _sd,
+}
 
 
 # --- the tests --------------------------------------------------------------------------------------------------------

@@ -47,6 +47,7 @@ transport = "zenoh"
 authorities = ["hpc.vin1"]
 {ends} = {locators}
 retransmit_ms = {retransmit_ms}
+{settings}
 
 [endpoints.chassis]
 transport = "someip"
@@ -168,7 +169,9 @@ class OutageScenario:
         endpoint_key: str,
         retransmit_ms: int,
         hosts: Sequence[str] = ("127.0.0.1",),
+        settings: str = "",
     ) -> None:
+        """`settings`: further lines for the endpoint of the subscriber."""
         self.ports = free_ports()
         self._stack = stack
         self._subscribers: list[ZenohProcess] = []
@@ -178,7 +181,11 @@ class OutageScenario:
         self._config = directory / "outage.toml"
         locators = json.dumps([f"tcp/{host}:{self.ports.backbone}" for host in hosts])
         text = _CONFIG.format(
-            ends=endpoint_key, locators=locators, ports=self.ports, retransmit_ms=retransmit_ms
+            ends=endpoint_key,
+            locators=locators,
+            ports=self.ports,
+            retransmit_ms=retransmit_ms,
+            settings=settings,
         )
         self._config.write_text(text, encoding="utf-8")
 

@@ -3,99 +3,30 @@
 
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from threading import Thread
-from typing import IO, Final, NamedTuple, Self
 
 import pytest
 
 from tests.e2e.rigs import wire
-from tests.e2e.rigs.entities import DEADLINE_S, Inbox, Metronome, ZenohEntity, eventually
-from tests.e2e.rigs.ports import tcp_ports, udp_ports
-from tests.e2e.rigs.streamer import StreamerProcess, assert_ledger_balanced
-from tests.e2e.rigs.subscriber import Subscriber
-from tests.e2e.rigs.wire import Uri
-
-PROVIDER: Final = Uri("hpc.vin1", 0x8401, 1)
-ECU: Final = Uri("chassis", 0x1234, 1)
-SERVICE, OFFERED = 0x1234, 0x4001
-HZ: Final = 500.0
-PATIENCE_S: Final = 30.0
-
-_CONFIG: Final = """\
-authority = "hpc.vin1"
-state_dir = "state"
-
-[endpoints.backbone]
-transport = "zenoh"
-authorities = ["hpc.vin1"]
-listen = ["tcp/127.0.0.1:{ports.backbone}"]
-
-[endpoints.chassis]
-transport = "someip"
-authorities = ["chassis"]
-bind = "127.0.0.1"
-port = {ports.udp}
-port_tcp = {ports.tcp}
-request_ttl_ms = 10000
-tcp = {{ {limits} }}
-
-[[endpoints.chassis.services]]
-service = 0x1234
-major = 1
-protocol = "tcp"
-events = [{{ id = 0x8001 }}]
-methods = [0x0001]
-remote = "127.0.0.1:{ports.ecu}"
-
-[[endpoints.chassis.services]]
-service = 0x4001
-major = 1
-protocol = "tcp"
-events = [{{ id = 0x8001 }}, {{ id = 0x8002, protocol = "udp" }}]
-methods = [0x0001]
-offered = true
-provider = "//hpc.vin1/8401/1/0"
-remote = "127.0.0.1:{ports.receiver}"
-
-[egress.chassis]
-queue_bytes = 64000000
-
-[plugins.usubscription]
-"""
-
-
-class TcpPorts(NamedTuple):
-    backbone: int
-    tcp: int
-    ecu: int
-    udp: int
-    receiver: int
-
-
-class TcpScenario(NamedTuple):
-    """A streamer, and a Zenoh application that provides the offered service."""
-
-    ports: TcpPorts
-    process: StreamerProcess
-    app: Subscriber
-
-
-@contextmanager
-def running(directory: Path, limits: str = "retry_max_ms = 100") -> Iterator[TcpScenario]:
-    ports = TcpPorts(*tcp_ports(3), *udp_ports(2))
-    config = directory / "tcp.toml"
-    config.write_text(_CONFIG.format(ports=ports, limits=limits), encoding="utf-8")
-    with (
-        StreamerProcess(config) as process,
-        Subscriber(ports.backbone, PROVIDER.authority, PROVIDER.ue_id) as app,
-    ):
-        app.wait_responding(app.usubscription.at(wire.FETCH_SUBSCRIBERS))
-        yield TcpScenario(ports, process, app)
+from tests.e2e.rigs.entities import DEADLINE_S, Metronome, eventually
+from tests.e2e.rigs.streamer import assert_ledger_balanced
+from tests.e2e.someip.tcp_scenario import (
+    ECU,
+    HZ,
+    OFFERED,
+    PATIENCE_S,
+    PROVIDER,
+    SERVICE,
+    TcpReceiver,
+    TcpScenario,
+    TcpService,
+    assert_consecutive,
+    numbers,
+    payload,
+    running,
+)
 
 
 @pytest.fixture
@@ -105,51 +36,6 @@ def net(tmp_path: Path) -> Iterator[TcpScenario]:
 
 
 # --- events to a killed and to a stopped receiver ---------------------------------------------------------------------
-
-
-class TcpReceiver:
-    """One process of `tests.e2e.someip.tcp_receiver`."""
-
-    def __init__(self, port: int) -> None:
-        self.inbox: Inbox[str] = Inbox("receiver")
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.e2e.someip.tcp_receiver", str(port)],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert self._process.stdout is not None
-        self._reader = Thread(target=self._read, args=(self._process.stdout,))
-        self._reader.start()
-        self.inbox.wait_one(lambda line: line == "READY", PATIENCE_S)
-
-    def _read(self, pipe: IO[str]) -> None:
-        with pipe:
-            for line in pipe:
-                if line.endswith("\n"):
-                    self.inbox.append(line.strip())
-
-    def wait_numbers(self, count: int) -> None:
-        self.inbox.wait_count(str.isdigit, count, PATIENCE_S)
-
-    def send_signal(self, number: signal.Signals) -> None:
-        self._process.send_signal(number)
-
-    def kill(self) -> list[int]:
-        """SIGKILL; returns the received numbers."""
-        self._process.kill()
-        self._process.wait()
-        self._reader.join()
-        return [int(line) for line in self.inbox.items(str.isdigit)]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.kill()
-
-
-def payload(number: int, size: int = 1_000) -> bytes:
-    return number.to_bytes(4, "big") + bytes(size)
 
 
 def run_receiver_lives(net: TcpScenario) -> tuple[list[list[int]], int]:
@@ -175,10 +61,6 @@ def run_receiver_lives(net: TcpScenario) -> tuple[list[list[int]], int]:
         receiver.inbox.wait_one(lambda line: line == str(count - 1), PATIENCE_S)
         lives.append(receiver.kill())
     return lives, count
-
-
-def assert_consecutive(life: list[int]) -> None:
-    assert life == list(range(life[0], life[0] + len(life)))
 
 
 def test_a_killed_and_restarted_receiver_gets_all_events_in_order(
@@ -234,30 +116,6 @@ def test_events_for_a_stopped_receiver_wait_without_delaying_others(net: TcpScen
 # --- a remote service -------------------------------------------------------------------------------------------------
 
 
-class TcpService:
-    """An ECU's service: a listening socket and a reader of whole messages."""
-
-    def __init__(self, port: int) -> None:
-        self._port = port
-        self._listener = socket.create_server(("127.0.0.1", port))
-        self._listener.settimeout(PATIENCE_S)
-        self.connections: list[socket.socket] = []
-
-    def accept(self) -> socket.socket:
-        connection, _ = self._listener.accept()
-        connection.settimeout(DEADLINE_S)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.connections.append(connection)
-        return connection
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for each in (*self.connections, self._listener):
-            each.close()
-
-
 @pytest.fixture
 def service(net: TcpScenario) -> Iterator[TcpService]:
     with TcpService(net.ports.ecu) as made:
@@ -268,10 +126,6 @@ def read_message(connection: socket.socket) -> bytes:
     head = connection.recv(16, socket.MSG_WAITALL)
     size = int.from_bytes(head[4:8], "big") - 8
     return head + (connection.recv(size, socket.MSG_WAITALL) if size else b"")
-
-
-def numbers(peer: ZenohEntity, topic: Uri, count: int) -> list[int]:
-    return [int.from_bytes(sample.payload[:4], "big") for sample in peer.wait_events(topic, count)]
 
 
 def test_a_stream_may_be_fragmented_anywhere(net: TcpScenario, service: TcpService) -> None:
