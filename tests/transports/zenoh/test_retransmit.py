@@ -281,6 +281,16 @@ def test_each_unconfirmed_put_is_kept_or_counted_as_evicted(confirmed: int) -> N
     assert notes.buffer.pop_evicted() == []
 
 
+def test_evictions_without_a_pause_are_forgotten_when_their_puts_have_arrived() -> None:
+    notes = BufferModel(bytes=64 * 1_000)
+    for _ in range(500):
+        notes.append(10, 5, 0, together=True)
+        notes.now_ns += 5 * NS_PER_MS
+        notes.buffer.confirmed_ns = notes.now_ns - 500 * NS_PER_MS
+    unconfirmed = 10 * 500 // 5 - len(notes.buffer)
+    assert unconfirmed <= evicted_since(notes, 0) <= unconfirmed + 10 * 50 // 5 + 62
+
+
 def test_what_was_read_after_a_loss_is_not_counted_when_it_is_evicted() -> None:
     notes = BufferModel(ms=100)
     notes.append(50, 5, 0, together=True)

@@ -263,11 +263,12 @@ class PossibleLosses:
                 self.collect()
             if not publisher.has_subscriber():
                 return
-            if not publisher.open and not self._retransmit_lost(publisher):
-                return
-            publisher.opened_ns = self._monotonic_ns()
-            with self._publishers.state_lock:
-                publisher.open = publisher not in self._losses  # lost again: its report closed the route
+            if not publisher.open:
+                if not self._retransmit_lost(publisher):
+                    return
+                publisher.opened_ns = self._monotonic_ns()
+                with self._publishers.state_lock:
+                    publisher.open = publisher not in self._losses  # lost again: its report closed the route
         self._on_route_opened(publisher.route)
 
     def _retransmit_lost(self, publisher: RoutePublisher) -> bool:

@@ -256,7 +256,7 @@ class RetransmitBuffer:
 
     def _count_evicted(self, block: _Block) -> None:
         newest_ns, number = block.newest_ns, len(block.sizes)
-        if self._evicted and newest_ns - self._evicted[-1][0] < _EVICTED_NS:
+        if self._evicted and newest_ns // _EVICTED_NS == self._evicted[-1][0] // _EVICTED_NS:
             number += self._evicted.pop()[1]
         self._evicted.append((newest_ns, number))
 

@@ -30,7 +30,6 @@ class AwaitedPutsMachine(RuleBasedStateMachine):
         self.waiting: dict[bytes, int] = {}
         self.blocked: dict[bytes, int] = {}
         self.numbers = count(1_000_000)
-        self.earlier = 1_000_000
         self.now_ns = 1_000_000
 
     def new_ids(self, size: int) -> list[bytes]:
@@ -83,12 +82,12 @@ class AwaitedPutsMachine(RuleBasedStateMachine):
                 self.blocked[each] = self.waiting.pop(each)
         self.puts.block(ids)
 
-    @rule(size=_SIZES)
-    def prepend(self, size: int) -> None:
-        self.earlier -= 1
-        earlier = dict.fromkeys(self.new_ids(size), self.earlier)
-        self.waiting = earlier | self.waiting
-        self.puts.prepend(earlier)
+    @rule(size=_SIZES, age=st.integers(1, 10))
+    def add_earlier(self, size: int, age: int) -> None:
+        earlier = dict.fromkeys(self.new_ids(size), self.now_ns - age)
+        newer = {id: put_ns for id, put_ns in self.waiting.items() if put_ns >= self.now_ns - age}
+        self.waiting = {id: at for id, at in self.waiting.items() if id not in newer} | earlier | newer
+        self.puts.add_earlier(earlier)
 
     @rule(limit=st.integers(3, 8))
     def trim(self, limit: int) -> None:
@@ -114,8 +113,7 @@ class AwaitedPutsMachine(RuleBasedStateMachine):
     @invariant()
     def equal_in_number_and_at_both_ends(self) -> None:
         assert len(self.puts) == len(self.known)
-        assert self.puts.has_blocked is bool(self.blocked)
-        assert self.puts.oldest_ns == next(iter(self.waiting.values()), NEVER_NS)
+        assert self.puts.oldest_ns == min(self.waiting.values(), default=NEVER_NS)
         newest = next(((put_ns, id) for id, put_ns in reversed(self.waiting.items())), None)
         assert self.puts.newest == newest
 

@@ -18,7 +18,12 @@ from ustreamer.transport_port import EndpointContext
 from ustreamer.transports.zenoh.config import ZenohEndpoint
 from ustreamer.transports.zenoh.keys import EVERY_KEY, message_key
 from ustreamer.transports.zenoh.receipts.awaited_puts import NEVER_NS, AwaitedPuts
-from ustreamer.transports.zenoh.receipts.awaited_receipts import MAX_AWAITED, AwaitedReceipts, Receiver
+from ustreamer.transports.zenoh.receipts.awaited_receipts import (
+    MAX_AWAITED,
+    MAX_RECEIVERS,
+    AwaitedReceipts,
+    Receiver,
+)
 from ustreamer.transports.zenoh.receipts.receipt_giver import ReceiptGiver, ReceiptListener
 from ustreamer.transports.zenoh.receipts.receipt_keys import (
     EVERY_RECEIPT,
@@ -299,6 +304,49 @@ def test_new_puts_do_not_wait_for_a_receiver_that_is_away_for_long() -> None:
     assert awaited.changed
     assert awaited.receivers_of(TOPIC, None) == {}
     assert (awaited.is_awaited(id_of(1)), awaited.missing) == (True, 1)  # its publisher puts it again
+
+
+def test_what_a_receiver_that_left_had_not_confirmed_still_waits_for_the_others() -> None:
+    awaited = Awaited()
+    awaited.appear()
+    other = token_key(ReceiptGiverId("other.eu", "link", "2"), EVERY_PUBLICATION)
+    awaited.on_token(other, is_present=True)
+    awaited.disappear()
+    awaited.now_ns += WINDOW_NS
+    awaited.put(id_of(1), id_of(2))
+    awaited.now_ns += 1
+    assert awaited.lost(awaited.now_ns) == {}
+    assert awaited.missing == 2  # of the receiver that left
+    assert awaited.all_waiting().keys() == {id_of(1), id_of(2)}
+
+
+def test_receivers_that_left_with_blocked_puts_make_room_for_new_ones() -> None:
+    awaited = Awaited()
+    names = [ReceiptGiverId(f"bench{number}", "link", "1") for number in range(MAX_RECEIVERS + 1)]
+    for each in names[:-1]:
+        awaited.on_token(token_key(each, EVERY_PUBLICATION), is_present=True)
+    awaited.put(id_of(1))
+    awaited.block([id_of(1)])
+    awaited.on_token(token_key(names[-1], EVERY_PUBLICATION), is_present=True)
+    assert (len(awaited.receivers_of(TOPIC, None)), awaited.refused) == (MAX_RECEIVERS, 1)
+    for each in names[:-1]:
+        awaited.on_token(token_key(each, EVERY_PUBLICATION), is_present=False)
+    awaited.now_ns += WINDOW_NS + NS_PER_S + 1
+    awaited.lost(awaited.now_ns)
+    awaited.on_token(token_key(names[-1], EVERY_PUBLICATION), is_present=True)
+    assert len(awaited.receivers_of(TOPIC, None)) == 1
+    assert awaited.is_awaited(id_of(1))  # its publisher puts it again
+    awaited.forget([id_of(1)])
+    assert awaited.count == 0
+
+
+def test_only_the_ids_of_waiting_puts_count_as_received() -> None:
+    awaited = Awaited()
+    awaited.appear()
+    awaited.put(id_of(1))
+    awaited.give(id_of(1), *(id_of(number) for number in range(100, 199)))
+    awaited.give(id_of(1))
+    assert awaited.received == 1
 
 
 def test_an_ended_filter_counts_no_longer() -> None:

@@ -13,6 +13,7 @@ puts do.
 from collections import deque
 from collections.abc import Mapping, Sequence
 from itertools import chain, islice, repeat
+from operator import itemgetter
 from threading import Lock
 from typing import Final, NamedTuple
 
@@ -118,10 +119,15 @@ class AwaitedPuts:
                 if put_ns is not None:
                     self._blocked[id] = put_ns
 
-    def prepend(self, earlier: Mapping[bytes, int]) -> None:
-        """Wait for the receipts of puts that are older than all others."""
+    def add_blocked(self, blocked: Mapping[bytes, int]) -> None:
+        """Add puts of publishers that have lost their subscribers."""
         with self._lock:
-            self._waiting = {**earlier, **self._index()}
+            self._blocked.update(blocked)
+
+    def add_earlier(self, earlier: Mapping[bytes, int]) -> None:
+        """Wait for the receipts of puts that were made some time ago."""
+        with self._lock:
+            self._waiting = dict(sorted({**earlier, **self._index()}.items(), key=itemgetter(1)))
 
     def trim(self, limit: int) -> Sequence[bytes]:
         """Forget the oldest puts above the bound; returns their ids."""
@@ -147,11 +153,6 @@ class AwaitedPuts:
         """As `before`, of those that are blocked."""
         with self._lock:
             return {id: put_ns for id, put_ns in self._blocked.items() if put_ns < before_ns}
-
-    @property
-    def has_blocked(self) -> bool:
-        """Whether a put is blocked."""
-        return bool(self._blocked)
 
     @property
     def oldest_ns(self) -> int:

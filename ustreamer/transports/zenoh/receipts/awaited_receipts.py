@@ -34,6 +34,7 @@ from ustreamer.transports.zenoh.receipts.receipt_keys import (
     EVERY_RECEIPT,
     EVERY_TOKEN,
     ID_BYTES,
+    ReceiptGiverId,
     check_receipt,
     parse_receipt_key,
     parse_token_key,
@@ -133,7 +134,7 @@ class AwaitedReceipts:
     """The receivers of one endpoint. All times are monotonic, in ns.
 
     `received` counts the ids in receipts, `missing` the puts that were never confirmed, `refused` malformed keys and
-    payloads.
+    payloads, and receivers above the bound.
     """
 
     def __init__(self, instance: str, monotonic_ns: Callable[[], int], window_ns: int) -> None:
@@ -150,6 +151,8 @@ class AwaitedReceipts:
         self._window_ns = window_ns
         self._lock = Lock()
         self._receivers: dict[tuple[str, str], Receiver] = {}
+        self._left = AwaitedPuts()
+        """Blocked puts of receivers that were away for longer than the window."""
         self._latency_ns = 0
         """From the oldest put of a receipt to the receipt, on average."""
         self._retransmissions: dict[bytes, int] = {}
@@ -195,30 +198,39 @@ class AwaitedReceipts:
             return
         if giver.instance == self._instance:
             return
-        now_ns = self._monotonic_ns()
         with self._lock:
-            name = giver.authority, giver.endpoint
-            receiver = self._receivers.get(name)
-            if receiver is None:
-                if not is_present or len(self._receivers) >= MAX_RECEIVERS:
-                    return
-                receiver = self._receivers[name] = Receiver(now_ns)
-            token = giver.instance, filters
-            if is_present and len(receiver.tokens) < _MAX_TOKENS:
-                if not receiver.tokens:
-                    receiver.present_since_ns = now_ns
-                    receiver.is_ready = False
-                if len(receiver.last_tokens) >= 2 * _MAX_TOKENS:
-                    receiver.last_tokens = dict(receiver.tokens)
-                receiver.tokens[token] = receiver.last_tokens[token] = now_ns
-                receiver.gone_ns = NEVER_NS
-            elif not is_present:
-                receiver.tokens.pop(token, None)
-                if not receiver.tokens:
-                    receiver.gone_ns = now_ns
-            receiver.changed_ns = now_ns
-            self.changed = True
-        self.on_changed()
+            is_in_bounds = self._apply_token(giver, filters, is_present)
+        if is_in_bounds:
+            self.on_changed()
+        else:
+            self._refuse(f"more than {MAX_RECEIVERS} receivers")
+
+    def _apply_token(self, giver: ReceiptGiverId, filters: ListenerFilters, is_present: bool) -> bool:
+        """False: there are too many receivers. The caller holds the lock."""
+        now_ns, name = self._monotonic_ns(), (giver.authority, giver.endpoint)
+        receiver = self._receivers.get(name)
+        if receiver is None:
+            if not is_present:
+                return True
+            if len(self._receivers) >= MAX_RECEIVERS:
+                return False
+            receiver = self._receivers[name] = Receiver(now_ns)
+        token = giver.instance, filters
+        if is_present and len(receiver.tokens) < _MAX_TOKENS:
+            if not receiver.tokens:
+                receiver.present_since_ns = now_ns
+                receiver.is_ready = False
+            if len(receiver.last_tokens) >= 2 * _MAX_TOKENS:
+                receiver.last_tokens = dict(receiver.tokens)
+            receiver.tokens[token] = receiver.last_tokens[token] = now_ns
+            receiver.gone_ns = NEVER_NS
+        elif not is_present:
+            receiver.tokens.pop(token, None)
+            if not receiver.tokens:
+                receiver.gone_ns = now_ns
+        receiver.changed_ns = now_ns
+        self.changed = True
+        return True
 
     def on_receipt(self, key: str, payload: bytes) -> None:
         """A receiver gave a receipt. An empty one means that its subscribers are declared.
@@ -246,7 +258,7 @@ class AwaitedReceipts:
             if confirmed.times:
                 latency_ns = min(self._monotonic_ns() - min(confirmed.times), _MAX_TIMEOUT_NS)
                 self._latency_ns += (latency_ns - self._latency_ns) // 8
-                self.received += len(payload) // ID_BYTES
+                self.received += len(payload) // ID_BYTES - len(confirmed.unknown)
         if not payload:
             self.on_changed()
 
@@ -274,26 +286,29 @@ class AwaitedReceipts:
         with self._lock:
             for receiver, ids in puts.items():
                 early = {id for instance, id in self._early if receiver.has_announced(instance)}
-                receiver.puts.prepend({id: put_ns for id, put_ns in ids.items() if id not in early})
+                receiver.puts.add_earlier({id: put_ns for id, put_ns in ids.items() if id not in early})
+
+    def _puts(self) -> list[AwaitedPuts]:
+        return [*(each.puts for each in tuple(self._receivers.values())), self._left]
 
     def is_awaited(self, id: bytes) -> bool:
         """Whether a receipt of this put is missing."""
-        return any(id in each.puts for each in tuple(self._receivers.values()))
+        return any(id in each for each in self._puts())
 
     def block(self, ids: Sequence[bytes]) -> None:
         """The publisher of these has lost its subscribers, and will put them again."""
-        for each in tuple(self._receivers.values()):
-            each.puts.block(ids)
+        for each in self._puts():
+            each.block(ids)
 
     def begin_retransmit(self, id: bytes) -> None:
         """This is put again now, and then waits again. Call `forget` if it does not."""
-        for each in tuple(self._receivers.values()):
-            each.puts.forget((id,))
+        for each in self._puts():
+            each.forget((id,))
 
     def forget(self, ids: Sequence[bytes]) -> None:
         """Wait for no receipt of these."""
-        for each in tuple(self._receivers.values()):
-            each.puts.forget(ids)
+        for each in self._puts():
+            each.forget(ids)
         self._drop_retransmissions(ids)
 
     def _drop_retransmissions(self, ids: Sequence[bytes]) -> None:
@@ -313,9 +328,9 @@ class AwaitedReceipts:
 
     def _waiting_since(self, before_ns: int) -> dict[bytes, int]:
         found: dict[bytes, int] = {}
-        for each in tuple(self._receivers.values()):
-            found.update(each.puts.blocked_before(before_ns))
-            found.update(each.puts.before(before_ns))
+        for each in self._puts():
+            found.update(each.blocked_before(before_ns))
+            found.update(each.before(before_ns))
         return found
 
     @property
@@ -327,12 +342,12 @@ class AwaitedReceipts:
     @property
     def oldest_kept_ns(self) -> int:
         """As `oldest_ns`, also for receivers that are away and may return: their puts must be remembered."""
-        return min((each.puts.oldest_ns for each in tuple(self._receivers.values())), default=NEVER_NS)
+        return min(each.oldest_ns for each in self._puts())
 
     @property
     def count(self) -> int:
         """The number of missing receipts."""
-        return sum(len(each.puts) for each in tuple(self._receivers.values()))
+        return sum(map(len, self._puts()))
 
     def lost(self, now_ns: int) -> dict[bytes, int]:
         """The puts that count as lost, with their times. Call `begin_retransmit` for those that are put again."""
@@ -361,16 +376,25 @@ class AwaitedReceipts:
 
     def _update_receivers(self, now_ns: int) -> None:
         """Apply ended tokens and the bounds. Wait no longer for receivers that are away for longer than the window."""
+        self._trim(self._left)
         for name, receiver in tuple(self._receivers.items()):
-            trimmed = receiver.puts.trim(MAX_AWAITED)
-            self.missing += len(trimmed)
-            self._drop_retransmissions(trimmed)
+            self._trim(receiver.puts)
             is_gone = now_ns - receiver.gone_ns > self._window_ns
             with self._lock:
                 if now_ns - receiver.changed_ns > _LOST_NS and (receiver.tokens or is_gone):
                     self.changed |= len(receiver.tokens) != len(receiver.last_tokens)
                     receiver.last_tokens = dict(receiver.tokens)
-                if is_gone and not receiver.tokens and not receiver.puts.has_blocked:
+                if is_gone and not receiver.tokens:
                     del self._receivers[name]
-            if is_gone and not receiver.tokens:
-                self.abandon(list(receiver.puts.before(NEVER_NS)))
+                    self._left.add_blocked(receiver.puts.blocked_before(NEVER_NS))
+            if is_gone and not receiver.tokens:  # other receivers may still confirm these
+                ids = list(receiver.puts.before(NEVER_NS))
+                self.missing += len(ids)
+                receiver.puts.forget(ids)
+                self._drop_retransmissions([id for id in ids if not self.is_awaited(id)])
+
+    def _trim(self, puts: AwaitedPuts) -> None:
+        """Forget the oldest puts above the bound."""
+        trimmed = puts.trim(MAX_AWAITED)
+        self.missing += len(trimmed)
+        self._drop_retransmissions(trimmed)
