@@ -179,8 +179,8 @@ class Bench:
         self.links.run_on_monitor(done.set)
         assert done.wait(30)
 
-    def listen(self) -> "zenoh.Subscriber[zenoh.Handler[zenoh.Sample]]":
-        return self.visitor.declare_subscriber("up/**")
+    def listen(self, key: str = "up/**") -> "zenoh.Subscriber[zenoh.Handler[zenoh.Sample]]":
+        return self.visitor.declare_subscriber(key)
 
     def put(self, *messages: UMessage) -> None:
         for message in messages:

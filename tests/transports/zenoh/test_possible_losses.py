@@ -2,7 +2,7 @@
 """Puts that may be lost are put again, kept or reported: with real sessions in this process."""
 
 from collections.abc import Hashable
-from threading import Lock
+from threading import Lock, Thread
 from time import monotonic_ns
 from typing import Any
 
@@ -16,7 +16,7 @@ from ustreamer.testing.messages import ALPHA, METHOD, REMOTE_CLIENT, new_id
 from ustreamer.transport_port import EndpointContext, RouteUnavailable
 from ustreamer.transports.zenoh import route_publishers
 from ustreamer.transports.zenoh.decoder import HEAD, ID_TAG, VERSION_AND_TAGS
-from ustreamer.transports.zenoh.link_monitor import UnconfirmedSpan
+from ustreamer.transports.zenoh.link_monitor import DETECTION_NS, UnconfirmedSpan
 from ustreamer.transports.zenoh.possible_losses import PossibleLosses
 from ustreamer.transports.zenoh.retransmit import AnsweredRequests, Origin, RetransmitConfig
 from ustreamer.transports.zenoh.route_publishers import RoutePublishers
@@ -216,6 +216,87 @@ def test_a_message_that_zenoh_does_not_take_again_is_counted_and_the_route_opens
     _subscriber = bench.listen()
     wait_until(lambda: bool(bench.opened), "the route")
     assert (bench.sender.retransmitted, bench.sender.not_retransmitted) == (0, 1)
+
+
+def test_evicted_puts_are_counted_when_their_own_publisher_finds_a_subscriber(make_bench: MakeBench) -> None:
+    bench = make_bench(bytes=3 * 201)
+    first, second = bench.listen("up/**/8000/**"), bench.listen("up/**/8001/**")
+    bench.put(*(numbered(n) for n in range(5)), *(numbered(n, 1) for n in range(5, 8)))
+    bench.unsubscribe(first)
+    between_ns = monotonic_ns()
+    bench.links.lost_since_ns = lambda at_ns: between_ns if at_ns > between_ns else 1  # type: ignore[assignment]
+    second.undeclare()  # type: ignore[no-untyped-call]
+    bench.wait_all_lost()
+    second = bench.listen("up/**/8001/**")
+    bench.put(numbered(8, 1))
+    assert received(second, 1) == [8]
+    assert bench.sender.not_retransmitted == 0
+    first = bench.listen("up/**/8000/**")
+    bench.put(numbered(9))
+    assert received(first, 1) == [9]
+    assert bench.sender.not_retransmitted == 5
+
+
+def test_an_open_route_keeps_the_time_of_its_opening(make_bench: MakeBench) -> None:
+    """A receiver whose token comes late gives receipts for puts since then."""
+    bench = make_bench()
+    _subscriber = bench.listen()
+    bench.put(numbered(0))
+    [publisher] = bench.publishers
+    opened_ns = publisher.opened_ns
+    bench.sender._possible_losses.on_subscriber_found(publisher)
+    assert publisher.opened_ns == opened_ns
+
+
+def test_a_put_that_waits_delays_no_tick_of_the_monitor(make_bench: MakeBench) -> None:
+    bench = make_bench()
+    subscriber = bench.listen()
+    bench.put(numbered(0))
+    with bench.held_monitor() as tick:
+        bench.wait_arrived()
+        subscriber.undeclare()  # type: ignore[no-untyped-call]
+        wait_until(lambda: bool(bench.sender._possible_losses._losses), "the loss")
+        ticked = Thread(target=tick)
+        with bench.sender._lock:
+            ticked.start()
+            ticked.join(10)
+            assert not ticked.is_alive()
+        tick()
+        assert [each for publisher in bench.publishers for each in publisher.to_retransmit]
+
+
+# --- what waits for lost subscribers ----------------------------------------------------------------------------------
+
+
+def test_what_has_arrived_waits_for_no_subscriber_once_the_time_of_the_loss_is_known(
+    make_bench: MakeBench,
+) -> None:
+    bench = make_bench()
+    subscriber = bench.listen()
+    bench.put(numbered(0))
+    bench.lost_since_ns = monotonic_ns()
+    bench.put(numbered(1))
+    bench.unsubscribe(subscriber)
+    [publisher] = bench.publishers
+    with bench.held_monitor() as tick:
+        assert len(publisher.to_retransmit) == 2
+        bench.frozen_ns = monotonic_ns() + DETECTION_NS
+        tick()
+        assert [int(message.payload) for _, message in publisher.to_retransmit] == [1]
+
+
+def test_the_bytes_that_wait_for_lost_subscribers_are_bounded(make_bench: MakeBench) -> None:
+    bench = make_bench(bytes=10 * 210)
+    for topic in range(5):
+        subscriber = bench.listen(f"up/**/{0x8000 + topic:X}/**")
+        bench.put(*(numbered(10 * topic + n, topic) for n in range(10)))
+        bench.wait_arrived()
+        subscriber.undeclare()  # type: ignore[no-untyped-call]
+        bench.wait_all_lost()
+    waiting = [len(each.to_retransmit) for each in bench.publishers]
+    assert waiting == [0, 0, 0, 10, 10]
+    assert bench.sender.not_retransmitted == 30
+    assert sorted(received(bench.listen(), 20)) == list(range(30, 50))
 
 
 # --- more publishers than the limit -----------------------------------------------------------------------------------

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The retransmit buffer keeps exactly the last puts, in order and within its bounds, single or in batches."""
 
+from collections import Counter
+
 import msgspec
 import pytest
 from hypothesis import example, given
@@ -249,7 +251,7 @@ def test_confirmed_puts_are_dropped_and_later_ones_stay() -> None:
     notes.buffer.confirmed_ns = 1 + 2_000 * NS_PER_MS
     notes.buffer.drop_confirmed()
     assert notes.stored() == notes.appended[200:]
-    assert notes.buffer.pop_evicted() == []
+    assert notes.buffer.pop_evicted(PUBLISHERS) == {}
 
 
 @pytest.mark.parametrize("together", [True, False])
@@ -263,7 +265,8 @@ def test_confirmed_puts_are_dropped_while_messages_are_appended(together: bool) 
 
 
 def evicted_since(notes: BufferModel, since_ns: int) -> int:
-    return sum(number for newest_ns, number in notes.buffer.pop_evicted() if newest_ns >= since_ns)
+    evicted = notes.buffer.pop_evicted(PUBLISHERS).values()
+    return sum(number for numbers in evicted for newest_ns, number in numbers if newest_ns >= since_ns)
 
 
 @pytest.mark.parametrize("confirmed", [0, 30])
@@ -278,7 +281,24 @@ def test_each_unconfirmed_put_is_kept_or_counted_as_evicted(confirmed: int) -> N
     notes.buffer.drop_confirmed()
     kept = notes.buffer.messages_since(put_ns[confirmed])
     assert len(kept) + evicted_since(notes, put_ns[confirmed]) == 10 * (100 - confirmed)
-    assert notes.buffer.pop_evicted() == []
+    assert notes.buffer.pop_evicted(PUBLISHERS) == {}
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_evictions_are_counted_by_publisher(together: bool) -> None:
+    notes = BufferModel(bytes=64 * 1_000)
+    for _ in range(100):
+        notes.append(3, 5, 0, together=together)
+        notes.append(2, 5, 1, together=together)
+    mixed = [head(number) for number in range(5)]
+    notes.buffer.append([*ORIGINS, *ORIGINS, ORIGINS[0]], notes.now_ns, mixed, [b""] * 5)
+    stored = Counter(name for name, _, _ in notes.stored())
+    notes.append(400, 5, 0, together=True)
+    evicted = {
+        name: sum(n for _, n in numbers) for name, numbers in notes.buffer.pop_evicted(PUBLISHERS).items()
+    }
+    assert {name: stored[name] + evicted[name] for name in PUBLISHERS} == {"north": 303, "south": 202}
+    assert notes.buffer.pop_evicted(PUBLISHERS) == {}
 
 
 def test_evictions_without_a_pause_are_forgotten_when_their_puts_have_arrived() -> None:
@@ -312,7 +332,7 @@ def test_a_held_buffer_keeps_all_up_to_twice_its_bytes_and_reports_that_it_is_fu
         notes.now_ns += NS_PER_MS
         assert notes.buffer.is_full == (number >= 98)
     assert notes.buffer.messages_since(0) == notes.appended
-    assert notes.buffer.pop_evicted() == []
+    assert notes.buffer.pop_evicted(PUBLISHERS) == {}
     notes.append(100, 5, 0, together=False)
     assert len(notes.buffer) <= 200
     assert len(notes.buffer) + evicted_since(notes, 0) == 290

@@ -18,7 +18,7 @@ A put that may be lost is in one or more of these places:
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from threading import Lock
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -26,6 +26,7 @@ from ustreamer.transport_port import EndpointContext, SentStore, Unconfirmed
 from ustreamer.transports.zenoh.link_monitor import DETECTION_NS, LinkMonitor, UnconfirmedSpan
 from ustreamer.transports.zenoh.receipts.receipt_keys import receipt_id, uuid_of
 from ustreamer.transports.zenoh.retransmit import (
+    OVERHEAD_BYTES,
     AnsweredRequests,
     Origin,
     RetransmitBuffer,
@@ -100,6 +101,7 @@ class PossibleLosses:
         self._on_route_opened = on_route_opened
         self._buffer = RetransmitBuffer(retransmit)
         self._window_ns = retransmit.ms * _NS_PER_MS
+        self._max_bytes = retransmit.bytes
         self._answered_requests = answered_requests
         # With a store: the monitor thread reads the retransmit buffer while a put waits and holds the other lock.
         self._buffer_lock = Lock()
@@ -111,8 +113,8 @@ class PossibleLosses:
         """Remembers puts, as `RetransmitBuffer.append`. The caller holds the put lock."""
         self.is_enabled: Final = self._buffer.is_enabled
         """Whether puts are remembered."""
-        # Evicted from the retransmit buffer unconfirmed; not yet counted, because the time of a loss is not known.
-        self._evicted: list[tuple[int, int]] = []
+        # Of lost publishers: evicted from the retransmit buffer, and not counted yet. Put times and numbers.
+        self._evicted: dict[Hashable, list[tuple[int, int]]] = {}
         self._losses: dict[RoutePublisher, int] = {}
         """Publishers that lost their subscribers, each with the time; `collect` empties it."""
         self._store = sent_store
@@ -174,8 +176,12 @@ class PossibleLosses:
             self._keep_awaited(self._awaited, self._awaited_keeper)
         self._keep_suspect()
         if self._losses:
-            with self._put_lock:
+            if not self._put_lock.acquire(blocking=False):
+                return  # a put waits, and what its publishers may have lost must be collected before it is dropped
+            try:
                 self.collect()
+            finally:
+                self._put_lock.release()
         links, buffer = self._link_monitor, self._buffer
         # Until it fits again: the first sign of life confirms nothing yet.
         hold, confirmed_ns = links.all_suspect or (buffer.hold and buffer.is_full), links.confirmed_ns
@@ -191,6 +197,8 @@ class PossibleLosses:
                     buffer.drop_confirmed()
                 if self._awaited is not None:
                     self._retransmit_unconfirmed(self._awaited)
+                if self._sent_keeper is None:
+                    self._pop_lost_puts()
             finally:
                 self._put_lock.release()
         keeper = self._sent_keeper
@@ -239,7 +247,8 @@ class PossibleLosses:
             return
         with self._buffer_lock:
             remembered = self._buffer.messages_of(losses.keys())
-            self._evicted += self._buffer.pop_evicted()
+            for lost, numbers in self._buffer.pop_evicted(losses).items():
+                self._evicted.setdefault(lost, []).extend(numbers)
         for publisher, noticed_ns in losses.items():
             if not publisher.to_retransmit:  # else this time is later than that of the first loss
                 publisher.lost_ns = noticed_ns
@@ -250,8 +259,25 @@ class PossibleLosses:
                 self._awaited.block([receipt_id(message.id) for _, message in publisher.to_retransmit])
                 if self._awaited_keeper is not None:
                     self._awaited.block(self._awaited_keeper.ids_of(publisher))
-            if self._sent_keeper is not None:
-                self._new_losses[publisher] = _NewLoss(noticed_ns + DETECTION_NS)
+            self._new_losses[publisher] = _NewLoss(noticed_ns + DETECTION_NS)
+        self._bound_waiting()
+
+    def _bound_waiting(self) -> None:
+        """Bound the messages that wait for lost subscribers, by twice the bytes of the retransmit buffer.
+
+        An outage of all publishers fits. The publishers that lost their subscribers first give up theirs.
+        """
+        waiting = sorted((each for each in self._publishers if each.to_retransmit), key=attrgetter("lost_ns"))
+        sizes = [
+            sum(OVERHEAD_BYTES + len(message.payload) for _, message in each.to_retransmit)
+            for each in waiting
+        ]
+        excess = sum(sizes) - 2 * self._max_bytes
+        for publisher, size in zip(waiting[:-1], sizes, strict=False):
+            if excess <= 0:
+                return
+            self.give_up(publisher)
+            excess -= size
 
     def on_subscriber_found(self, publisher: RoutePublisher) -> None:
         """Retransmit possibly lost messages and open the route, if a subscriber still matches."""
@@ -286,13 +312,15 @@ class PossibleLosses:
         except UStatusError:
             publisher.to_retransmit = to_retransmit
             return False
-        if self._awaited is not None:
-            self._awaited.forget(
-                [receipt_id(each.id) for _, each in to_retransmit if self._is_answered(each)]
-            )
+        self._forget_answered(to_retransmit)
         if self._sent_keeper is not None:
             self._sent_keeper.on_put_again(publisher, self._monotonic_ns())
         return True
+
+    def _forget_answered(self, puts: Iterable[tuple[int, UMessage]]) -> None:
+        """Wait for no receipt of answered Requests: they are not put again."""
+        if self._awaited is not None:
+            self._awaited.forget([receipt_id(each.id) for _, each in puts if self._is_answered(each)])
 
     def _stored_of(
         self, publisher: RoutePublisher, known: AbstractSet[bytes]
@@ -323,16 +351,13 @@ class PossibleLosses:
             raise
 
     def _count_evicted(self, publisher: RoutePublisher) -> None:
-        """Count the evicted puts made since the loss of this publisher that are not in the store, each once."""
-        if self._evicted:
-            since_ns, until_ns = (
-                self._lost_since_ns(publisher),
-                max(newest_ns for newest_ns, _ in self._evicted),
-            )
-            keeper, evicted = self._awaited_keeper, _sum_since(self._evicted, since_ns)
-            stored = 0 if keeper is None else keeper.count_between(since_ns, until_ns)
-            self.not_retransmitted += max(0, evicted - stored)
-            self._evicted.clear()
+        """Count the evicted puts of this publisher made since its loss that are not in the store, each once."""
+        evicted = self._evicted.pop(publisher, None)
+        if evicted is not None:
+            since_ns, keeper = self._lost_since_ns(publisher), self._awaited_keeper
+            until_ns = max(newest_ns for newest_ns, _ in evicted)
+            stored = 0 if keeper is None else keeper.count_between(publisher, since_ns, until_ns)
+            self.not_retransmitted += max(0, _sum_since(evicted, since_ns) - stored)
 
     def _lost_of(
         self, publisher: RoutePublisher, to_retransmit: list[tuple[int, UMessage]]
@@ -360,8 +385,9 @@ class PossibleLosses:
         self.retransmitted += 1
         return True
 
-    def on_undeclared(self, publisher: RoutePublisher) -> None:
+    def give_up(self, publisher: RoutePublisher) -> None:
         """Count what the publisher had to put again: nothing does it now. Call `collect` before it is removed."""
+        self._count_evicted(publisher)
         if not publisher.to_retransmit:
             return
         stored = list(
@@ -505,12 +531,15 @@ class PossibleLosses:
         keeper.release(arrived)
 
     def _pop_lost_puts(self) -> list[Put]:
-        """The puts of new losses, once. The time of a loss may be known later than the loss of the subscribers."""
+        """The puts of new losses, once, for the store.
+
+        The time of a loss may be known later than the loss of the subscribers. After that, what has arrived is dropped.
+        """
         now_ns = self._monotonic_ns()
         lost: list[Put] = []
         for publisher, loss in list(self._new_losses.items()):
             since_ns = self._lost_since_ns(publisher)
-            if since_ns < loss.kept_since_ns:
+            if self._sent_keeper is not None and since_ns < loss.kept_since_ns:
                 lost += (
                     (publisher, put_ns, message)
                     for put_ns, message in publisher.to_retransmit
@@ -519,6 +548,8 @@ class PossibleLosses:
                 self._new_losses[publisher] = _NewLoss(loss.watched_until_ns, since_ns)
             elif now_ns > loss.watched_until_ns:
                 del self._new_losses[publisher]
+                self._forget_answered(publisher.to_retransmit)
+                publisher.to_retransmit = self._lost_of(publisher, publisher.to_retransmit)
         return lost
 
     def _has_arrived(self, publisher: Hashable, last_ns: int) -> bool:
@@ -580,16 +611,17 @@ class PossibleLosses:
 
     def _count_evicted_at_end(self, since_ns: int, further: Mapping[UUID, int]) -> int:
         """The number of evicted puts that may be lost, without those in `further`; too high rather than too low."""
-        # The first publisher counts for all, as in `_count_evicted`.
-        lost_ns = min((self._lost_since_ns(each) for each in self._lost_publishers()[:1]), default=NEVER_NS)
-        until_ns = max((newest_ns for newest_ns, _ in self._evicted), default=0)
+        lost = {each: self._lost_since_ns(each) for each in self._evicted if isinstance(each, RoutePublisher)}
+        lost_ns = min(lost.values(), default=NEVER_NS)
+        until_ns = max((each for numbers in self._evicted.values() for each, _ in numbers), default=0)
         times, keeper = list(further.values()), self._awaited_keeper
         if keeper is not None:
             for id, put_ns in further.items():
                 times += keeper.put_times(receipt_id(id)) - {put_ns}
-        evicted = _sum_since(self._evicted, lost_ns)
+        evicted = sum(_sum_since(self._evicted[each], since) for each, since in lost.items())
         evicted -= min(evicted, sum(lost_ns <= each <= until_ns for each in times))
-        newer = _sum_since(self._buffer.pop_evicted(), since_ns)
+        others = self._buffer.pop_evicted(list(self._publishers))
+        newer = sum(_sum_since(numbers, since_ns) for numbers in others.values())
         newer -= min(newer, sum(each > until_ns and each >= since_ns for each in times))
         self._evicted.clear()
         return evicted + newer

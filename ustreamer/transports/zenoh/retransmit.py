@@ -12,8 +12,8 @@ its memory was cold (docs/decisions/0026-optimization-log.md).
 """
 
 from array import array
-from collections import deque
-from collections.abc import Hashable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import accumulate, cycle, islice, pairwise
 from threading import Lock
@@ -131,6 +131,15 @@ class _Block(msgspec.Struct, frozen=True, gc=False):
     def newest_ns(self) -> int:
         return self.parts[-1].put_ns
 
+    def numbers(self) -> Counter[Hashable]:
+        """The number of messages of each publisher."""
+        found: Counter[Hashable] = Counter()
+        for part in self.parts:
+            share = part.message_count // len(part.origins)
+            for origin in part.origins:
+                found[origin.publisher] += share
+        return found
+
     def messages_of(
         self, publishers: AbstractSet[Hashable] | None
     ) -> Iterator[tuple[Hashable, int, UMessage]]:
@@ -163,7 +172,8 @@ class RetransmitBuffer:
         self.confirmed_ns = 0
         """All puts before this time have arrived."""
         self._read_ns = 0  # up to this time, `messages_of` has returned what is lost
-        self._evicted: deque[tuple[int, int]] = deque()  # unconfirmed: put time of the newest, number
+        # Unconfirmed: the put time of the newest, and the number of each publisher.
+        self._evicted: deque[tuple[int, Counter[Hashable]]] = deque()
         self._block_until_ns = 0  # later messages start a new block
         self._evict_at_ns = _NEVER_NS  # when the oldest block is too old
         self._begin_block()
@@ -255,10 +265,10 @@ class RetransmitBuffer:
         return block
 
     def _count_evicted(self, block: _Block) -> None:
-        newest_ns, number = block.newest_ns, len(block.sizes)
+        newest_ns, numbers = block.newest_ns, block.numbers()
         if self._evicted and newest_ns // _EVICTED_NS == self._evicted[-1][0] // _EVICTED_NS:
-            number += self._evicted.pop()[1]
-        self._evicted.append((newest_ns, number))
+            numbers.update(self._evicted.pop()[1])
+        self._evicted.append((newest_ns, numbers))
 
     def drop_confirmed(self) -> None:
         """Drop the blocks of puts that have arrived, and forget their evictions."""
@@ -273,11 +283,14 @@ class RetransmitBuffer:
         """Whether the next put may evict another one."""
         return self._bytes + self._open_bytes > self._max_bytes
 
-    def pop_evicted(self) -> list[tuple[int, int]]:
-        """The unconfirmed puts evicted since the last call: put times and numbers, some together."""
-        evicted = list(self._evicted)
-        self._evicted.clear()
-        return evicted
+    def pop_evicted(self, publishers: Iterable[Hashable]) -> dict[Hashable, list[tuple[int, int]]]:
+        """The unconfirmed puts of these publishers that were evicted: put times and numbers, some together; once."""
+        found: dict[Hashable, list[tuple[int, int]]] = {}
+        for publisher in publishers if self._evicted else ():
+            for newest_ns, numbers in self._evicted:
+                if number := numbers.pop(publisher, 0):
+                    found.setdefault(publisher, []).append((newest_ns, number))
+        return found
 
     def messages_since(self, since_ns: int) -> list[tuple[Hashable, int, UMessage]]:
         """The remembered puts since then in order, each with its publisher and time."""

@@ -266,7 +266,7 @@ def test_what_an_undeclared_publisher_had_to_put_again_is_counted_once(make_benc
     puts.lose_subscriber()
     assert puts.publishers.pop_lost_before(0) is None
     assert puts.publishers.pop_lost_before(NEVER_NS) is puts.publisher
-    puts.losses.on_undeclared(puts.publisher)
+    puts.losses.give_up(puts.publisher)
     assert puts.losses.not_retransmitted == 6
     assert not puts.awaited.count
     puts.losses.on_tick()
