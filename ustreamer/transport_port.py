@@ -286,10 +286,11 @@ class ReceivingThread(msgspec.Struct, frozen=True):
 class SentStore(Protocol):
     """Keeps sent messages on disk, so that they survive a kill. A durable endpoint has one."""
 
-    def keep(self, route: Hashable, messages: Sequence[UMessage]) -> bool:
+    def keep(self, route: Hashable, messages: Sequence[UMessage]) -> Collection[UUID] | None:
         """Keep these, in order of their sends on `route`, until `release(route)`. A message is kept once per route.
 
-        False: the store is busy, and the caller should try again. Waits 25 ms at most.
+        Returns the ids of those that are kept; the others are above the limits of the store. None: the store is busy, and
+        the caller should try again. Waits 25 ms at most.
         """
         ...
 
@@ -305,7 +306,10 @@ class SentStore(Protocol):
         ...
 
     def release(self, route: Hashable, ids: Collection[UUID] | None = None) -> bool:
-        """Messages kept for `route` have arrived, or are no longer owed: all, or those with `ids`. Returns as `keep`."""
+        """Messages kept for `route` have arrived, or are no longer owed: all, or those with `ids`.
+
+        False: the store is busy, as in `keep`.
+        """
         ...
 
 

@@ -33,15 +33,15 @@ class RecordedSentStore:
         self._kept: dict[tuple[Hashable, UUID], UMessage] = {}
         self._lock = Lock()
 
-    def keep(self, route: Hashable, messages: Sequence[UMessage]) -> bool:
+    def keep(self, route: Hashable, messages: Sequence[UMessage]) -> Collection[UUID] | None:
         """See SentStore."""
         with self._lock:
             if self.busy:
                 self.refusals += 1
-                return False
+                return None
             for message in messages:
                 self._kept.setdefault((route, message.id), message)
-            return True
+            return [message.id for message in messages]
 
     def read(self, route: Hashable, id: UUID) -> UMessage | None:
         """See SentStore."""

@@ -23,10 +23,11 @@ class FakeStore:
         self.kept: list[UUID] = []
         self.busy = False
 
-    def keep(self, route: Hashable, messages: Sequence[UMessage]) -> bool:
-        if not self.busy:
-            self.kept += [each.id for each in messages]
-        return not self.busy
+    def keep(self, route: Hashable, messages: Sequence[UMessage]) -> Collection[UUID] | None:
+        if self.busy:
+            return None
+        self.kept += [each.id for each in messages]
+        return [each.id for each in messages]
 
     def ids(self) -> Collection[UUID]:
         return self.kept

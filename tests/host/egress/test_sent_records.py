@@ -180,7 +180,8 @@ def test_a_start_on_a_full_disk_loses_no_kept_message(tmp_path: Path) -> None:
 
 def test_kept_messages_take_no_room_from_those_that_wait(tmp_path: Path) -> None:
     life = Life(tmp_path, down=True, limits=with_limits(spool_messages=5))
-    life.keep("one", *range(8))
+    items = life.sent_items(*range(8))
+    assert life.queue.keep("one", items) == [each.message.id for each in items[:5]]
     life.write()
     assert life.kept == (5, 3)
     life.offer(*life.numbers(10, 11, 12, 13, 14))

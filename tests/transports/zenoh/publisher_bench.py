@@ -77,10 +77,11 @@ class KeptMessages:
         self.is_busy = False
         self._routes: dict[Hashable, dict[UUID, UMessage]] = {}
 
-    def keep(self, route: Hashable, messages: Sequence[UMessage]) -> bool:
-        if not self.is_busy:
-            self._routes.setdefault(route, {}).update((each.id, each) for each in messages)
-        return not self.is_busy
+    def keep(self, route: Hashable, messages: Sequence[UMessage]) -> Collection[UUID] | None:
+        if self.is_busy:
+            return None
+        self._routes.setdefault(route, {}).update((each.id, each) for each in messages)
+        return [each.id for each in messages]
 
     def ids(self) -> list[UUID]:
         return [id for kept in self._routes.values() for id in kept]

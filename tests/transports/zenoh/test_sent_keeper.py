@@ -4,27 +4,29 @@
 from collections.abc import Collection, Hashable, Sequence
 
 from ustreamer.testing.messages import TOPIC, new_id
-from ustreamer.transports.zenoh.sent_keeper import SentKeeper
+from ustreamer.transports.zenoh.receipts.receipt_keys import receipt_id
+from ustreamer.transports.zenoh.sent_keeper import AwaitedKeeper, SentKeeper
 from ustreamer.uprotocol.umessage import UMessage, publish
 from ustreamer.uprotocol.uuid import UUID
 
 
 class Store:
-    """A store that is busy after `free` calls."""
+    """A store that is busy after `free` calls. It refuses payloads from `limit` on."""
 
     def __init__(self, free: int = 100) -> None:
         self.free = free
+        self.limit = 1_000
         self.calls: list[tuple[Hashable, list[int]]] = []
 
     def _is_free(self) -> bool:
         self.free -= 1
         return self.free >= 0
 
-    def keep(self, route: Hashable, messages: Sequence[UMessage]) -> bool:
-        free = self._is_free()
-        if free:
-            self.calls.append((route, [int(each.payload) for each in messages]))
-        return free
+    def keep(self, route: Hashable, messages: Sequence[UMessage]) -> Collection[UUID] | None:
+        if not self._is_free():
+            return None
+        self.calls.append((route, [int(each.payload) for each in messages]))
+        return [each.id for each in messages if int(each.payload) < self.limit]
 
     def ids(self) -> list[UUID]:
         return []
@@ -74,3 +76,16 @@ def test_a_busy_store_is_left_alone_until_the_next_call() -> None:
     store.free = 1
     keeper.release(["a", "b", "c"])
     assert [publisher for publisher, _ in keeper.last_puts()] == ["b", "c"]
+
+
+def test_what_is_above_the_limits_of_the_store_does_not_count_as_stored() -> None:
+    keeper = AwaitedKeeper(store := Store())
+    store.limit = 2
+    puts = {receipt_id(each[2].id): each for each in (put("a", n) for n in range(1, 4))}
+    keeper.keep(puts)
+    assert keeper.known == puts.keys()  # not given again
+    assert keeper.ids_of("a") == list(puts)[:1]
+    assert keeper.count_between("a", 1, 3) == 1
+    keeper.release(list(puts)[1:])
+    assert keeper.known == {next(iter(puts))}
+    assert store.calls == [("receipts", [1, 2, 3])]

@@ -464,9 +464,11 @@ class DurableQueue(EndpointQueue):
             self._writer_idle = False
             self._writer_work.notify()
 
-    def keep(self, route: Hashable, items: Sequence[QueuedMessage]) -> bool:
+    def keep(self, route: Hashable, items: Sequence[QueuedMessage]) -> Collection[UUID] | None:
         """As `SentStore.keep`."""
-        return self._change_sent(lambda: self._sent_records.add(route, items))
+        kept: list[UUID] = []
+        done = self._change_sent(lambda: kept.extend(self._sent_records.add(route, items)))
+        return kept if done else None
 
     def sent_ids(self) -> Collection[UUID]:
         """As `SentStore.ids`."""

@@ -70,8 +70,11 @@ class SentRecords:
         records = (each for records in self._by_route.values() for each in records.items())
         return [(id, record.key) for id, record in records if record.key]
 
-    def add(self, route: Hashable, items: Sequence[QueuedMessage]) -> None:
-        """Add messages that were sent on `route`, in order. Those that it has already are ignored."""
+    def add(self, route: Hashable, items: Sequence[QueuedMessage]) -> list[UUID]:
+        """Add messages that were sent on `route`, in order. Those that it has already are ignored.
+
+        Returns the ids of those that it has now; the others are above the limits.
+        """
         records = self._by_route.setdefault(route, {})
         for item in items:
             if item.message.id in records:
@@ -88,6 +91,7 @@ class SentRecords:
                 self._requests[item.message.id] = record
             self._messages += 1
             self._bytes += record.size
+        return [item.message.id for item in items if item.message.id in records]
 
     def find(self, route: Hashable, id: UUID) -> SentRecord | None:
         """The record of a message. From any thread: then its `item` is to be read before its `key`."""

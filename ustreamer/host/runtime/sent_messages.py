@@ -54,7 +54,7 @@ class DurableSentStore:
         self._queue = queue
         self._messages = messages
 
-    def keep(self, route: Hashable, messages: Sequence[UMessage]) -> bool:
+    def keep(self, route: Hashable, messages: Sequence[UMessage]) -> Collection[UUID] | None:
         return self._queue.keep(route, self._messages.as_queued(messages))
 
     def ids(self) -> Collection[UUID]:

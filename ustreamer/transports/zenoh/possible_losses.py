@@ -489,7 +489,7 @@ class PossibleLosses:
     def _keep_awaited(self, awaited: "AwaitedReceipts", keeper: AwaitedKeeper) -> None:
         """Store the puts whose receipt is overdue, and release those that have one."""
         now_ns = self._monotonic_ns()
-        overdue = {id: put_ns for id, put_ns in awaited.overdue(now_ns).items() if id not in keeper}
+        overdue = awaited.overdue(now_ns, keeper.known)
         if overdue:
             found = self._remembered_of(overdue)
             answered = {id for id, each in found.items() if self._is_answered(each[2])}
@@ -500,8 +500,8 @@ class PossibleLosses:
                 for id, put_ns in overdue.items()
                 if id in answered or (id not in found and now_ns - put_ns > _FORGOTTEN_NS)
             )
-        requests = self._answered_requests
-        keeper.release(lambda id, kept: awaited.is_awaited(id) and (kept is None or kept not in requests))
+        answered = {id for id, request in keeper.requests.items() if request in self._answered_requests}
+        keeper.release(awaited.received_of(keeper.known) | answered)
 
     def _keep_suspect(self) -> None:
         """Store the unconfirmed puts while a node may be frozen or cut off."""

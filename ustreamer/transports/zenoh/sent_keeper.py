@@ -4,10 +4,11 @@
 In: puts with their times, and the state of their publishers. Out: calls of the store. Used on the monitor thread only.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, KeysView, Mapping
 from typing import Final, NamedTuple
 
 from ustreamer.transport_port import SentStore
+from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.uuid import UUID
 
@@ -47,7 +48,8 @@ class SentKeeper:
         for publisher, put_ns, message in puts:
             by_publisher.setdefault(publisher, []).append(message)
             self._last_put_ns[publisher] = max(put_ns, self._last_put_ns.get(publisher, 0))
-        return all(self._store.keep(publisher, messages) for publisher, messages in by_publisher.items())
+        kept = (self._store.keep(publisher, messages) for publisher, messages in by_publisher.items())
+        return all(ids is not None for ids in kept)
 
     def on_put_again(self, publisher: Hashable, now_ns: int) -> None:
         """The messages of this publisher were put again: they arrive with puts of this time."""
@@ -69,17 +71,35 @@ class AwaitedKeeper:
         self._store = store
         self._kept: dict[bytes, _KeptPut | None] = {}  # None: ignored
         self._by_publisher: dict[Hashable, dict[bytes, None]] = {}
+        self._requests: dict[bytes, UUID] = {}
 
-    def __contains__(self, id: bytes) -> bool:
-        """Whether the message is in the store, or ignored."""
-        return id in self._kept
+    @property
+    def known(self) -> KeysView[bytes]:
+        """The messages that are in the store, or ignored."""
+        return self._kept.keys()
+
+    @property
+    def requests(self) -> Mapping[bytes, UUID]:
+        """The Requests in the store."""
+        return self._requests
 
     def keep(self, puts: Mapping[bytes, Put]) -> None:
-        """Store these, which are in order. Where the store is busy, the next call should repeat them."""
-        if puts and self._store.keep(_ROUTE, [message for _, _, message in puts.values()]):
-            for id, (publisher, put_ns, message) in puts.items():
-                self._kept[id] = _KeptPut(publisher, put_ns, message.id, put_ns)
-                self._by_publisher.setdefault(publisher, {})[id] = None
+        """Store these, which are in order, and ignore those above its limits.
+
+        Where the store is busy, the next call should repeat them.
+        """
+        kept = self._store.keep(_ROUTE, [message for _, _, message in puts.values()]) if puts else None
+        if kept is None:
+            return
+        stored = frozenset(kept)
+        for id, (publisher, put_ns, message) in puts.items():
+            if message.id not in stored:
+                self._kept[id] = None
+                continue
+            self._kept[id] = _KeptPut(publisher, put_ns, message.id, put_ns)
+            self._by_publisher.setdefault(publisher, {})[id] = None
+            if message.attributes.type is UMessageType.REQUEST:
+                self._requests[id] = message.id
 
     def read(self, id: bytes) -> tuple[int, UMessage] | None:
         """The time of the put, and the message from the store; None if it is not there."""
@@ -115,18 +135,15 @@ class AwaitedKeeper:
         """Do not store these, which are not in the store."""
         self._kept.update((id, None) for id in ids)
 
-    def release(self, is_needed: Callable[[bytes, UUID | None], bool]) -> None:
-        """Release the messages that are not needed any more."""
-        done = {
-            id: each
-            for id, each in self._kept.items()
-            if not is_needed(id, None if each is None else each.id)
-        }
+    def release(self, ids: Iterable[bytes]) -> None:
+        """Release these messages: they are not needed any more."""
+        done = {id: self._kept[id] for id in ids}
         stored = [each.id for each in done.values() if each is not None]
         if stored and not self._store.release(_ROUTE, stored):
             return
         for id, kept in done.items():
             del self._kept[id]
+            self._requests.pop(id, None)
             if kept is not None:
                 self._forget_publisher(kept.publisher, id)
 

@@ -102,7 +102,25 @@ class AwaitedPutsMachine(RuleBasedStateMachine):
         before_ns = self.now_ns - age
         old = {id: put_ns for id, put_ns in self.waiting.items() if put_ns < before_ns}
         assert list(self.puts.before(before_ns).items()) == list(old.items())
-        assert list(self.puts.blocked_before(NEVER_NS).items()) == list(self.blocked.items())
+        assert list(self.puts.blocked().items()) == list(self.blocked.items())
+
+    @rule(age=st.integers(0, 10), rng=_SEEDS)
+    def list_all_old_ones(self, age: int, rng: Random) -> None:
+        before_ns = self.now_ns - age
+        known = {each for each in self.known if rng.random() < 0.3}
+        old = {
+            id: at for id, at in (self.waiting | self.blocked).items() if at < before_ns and id not in known
+        }
+        assert self.puts.all_before(before_ns, known) == old
+        left = set(self.known) | {b"other"}
+        self.puts.subtract_from(left)
+        assert left == {b"other"}
+
+    @rule(size=_SIZES)
+    def add_blocked(self, size: int) -> None:
+        blocked = dict.fromkeys(self.new_ids(size), self.now_ns)
+        self.blocked |= blocked
+        self.puts.add_blocked(blocked)
 
     @rule(rng=_SEEDS)
     def look_up(self, rng: Random) -> None:

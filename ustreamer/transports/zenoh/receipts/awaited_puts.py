@@ -12,6 +12,7 @@ puts do.
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from itertools import chain, islice, repeat
 from operator import itemgetter
 from threading import Lock
@@ -57,6 +58,12 @@ class AwaitedPuts:
     def __contains__(self, id: bytes) -> bool:
         with self._lock:
             return id in self._waiting or id in self._blocked or id in self._index()
+
+    def subtract_from(self, ids: set[bytes]) -> None:
+        """Remove from `ids` what waits."""
+        with self._lock:
+            ids.difference_update(self._index())
+            ids.difference_update(self._blocked)
 
     def _index(self, before_ns: int = NEVER_NS) -> dict[bytes, int]:
         """All that is not blocked, or that part of it with all puts before this time. The caller holds the lock."""
@@ -149,10 +156,20 @@ class AwaitedPuts:
         with self._lock:
             return {id: put_ns for id, put_ns in self._index(before_ns).items() if put_ns < before_ns}
 
-    def blocked_before(self, before_ns: int) -> dict[bytes, int]:
-        """As `before`, of those that are blocked."""
+    def all_before(self, before_ns: int, known: AbstractSet[bytes]) -> dict[bytes, int]:
+        """The puts before this time, also blocked ones, with their times and without those in `known`; in any order."""
+        found: dict[bytes, int] = {}
         with self._lock:
-            return {id: put_ns for id, put_ns in self._blocked.items() if put_ns < before_ns}
+            for puts in self._index(before_ns), self._blocked:
+                if puts:  # no call of Python for each: it may be a retransmit window of them
+                    new = puts.keys() - known
+                    found.update((id, puts[id]) for id in new if puts[id] < before_ns)
+        return found
+
+    def blocked(self) -> dict[bytes, int]:
+        """The blocked puts, with their times."""
+        with self._lock:
+            return dict(self._blocked)
 
     @property
     def oldest_ns(self) -> int:

@@ -21,7 +21,8 @@ operation of a dict, and `_lock` protects the rest. Only the monitor thread chan
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, KeysView, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from itertools import repeat
 from threading import Lock
 from typing import Final
@@ -295,6 +296,13 @@ class AwaitedReceipts:
         """Whether a receipt of this put is missing."""
         return any(id in each for each in self._puts())
 
+    def received_of(self, ids: KeysView[bytes]) -> set[bytes]:
+        """Those of `ids` that wait for no receipt."""
+        found = set(ids)
+        for each in self._puts():
+            each.subtract_from(found)
+        return found
+
     def block(self, ids: Sequence[bytes]) -> None:
         """The publisher of these has lost its subscribers, and will put them again."""
         for each in self._puts():
@@ -317,20 +325,19 @@ class AwaitedReceipts:
 
     # --- periodically -------------------------------------------------------------------------------------------------
 
-    def overdue(self, now_ns: int) -> dict[bytes, int]:
-        """The puts without a receipt for longer than usual, with their times."""
+    def overdue(self, now_ns: int, known: AbstractSet[bytes]) -> dict[bytes, int]:
+        """The puts without a receipt for longer than usual, with their times and without those in `known`."""
         timeout_ns = min(max(2 * self._latency_ns, _MIN_TIMEOUT_NS), _MAX_TIMEOUT_NS)
-        return self._waiting_since(now_ns - timeout_ns)
+        return self._waiting_before(now_ns - timeout_ns, known)
 
     def all_waiting(self) -> dict[bytes, int]:
         """All puts without a receipt, with their times."""
-        return self._waiting_since(NEVER_NS)
+        return self._waiting_before(NEVER_NS, frozenset())
 
-    def _waiting_since(self, before_ns: int) -> dict[bytes, int]:
+    def _waiting_before(self, before_ns: int, known: AbstractSet[bytes]) -> dict[bytes, int]:
         found: dict[bytes, int] = {}
         for each in self._puts():
-            found.update(each.blocked_before(before_ns))
-            found.update(each.before(before_ns))
+            found.update(each.all_before(before_ns, known))
         return found
 
     @property
@@ -386,7 +393,7 @@ class AwaitedReceipts:
                     receiver.last_tokens = dict(receiver.tokens)
                 if is_gone and not receiver.tokens:
                     del self._receivers[name]
-                    self._left.add_blocked(receiver.puts.blocked_before(NEVER_NS))
+                    self._left.add_blocked(receiver.puts.blocked())
             if is_gone and not receiver.tokens:  # other receivers may still confirm these
                 ids = list(receiver.puts.before(NEVER_NS))
                 self.missing += len(ids)
