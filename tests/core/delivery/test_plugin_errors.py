@@ -399,6 +399,17 @@ def test_a_failing_batch_tap_affects_no_delivery_and_is_disabled(build: "type[Wo
     assert (counts["tap_errors"], counts["taps_off"]) == (MAX_TAP_ERRORS, 1)
 
 
+def test_the_batch_that_disables_a_batch_tap_reaches_the_other_tap(build: "type[World]") -> None:
+    together = ManyTap()
+    together.broken = True
+    world = build(taps=[together])
+    delivery = Delivery(world.ingress("chassis"), world.egress["backbone"], SPEED)
+    for _ in range(MAX_TAP_ERRORS):
+        together_at(delivery, world, [event(world), event(world)], 1, 1)
+    assert together not in world.ingress("chassis").taps
+    assert world.verdicts() == [Verdict.DELIVERED] * 2 * MAX_TAP_ERRORS
+
+
 def test_a_tap_can_be_disabled_in_the_middle_of_a_batch(build: "type[World]") -> None:
     world = build(taps=[broken_tap])
     delivery = Delivery(world.ingress("chassis"), world.egress["backbone"], SPEED)

@@ -408,13 +408,14 @@ class Delivery:
 
     def _notify_taps_of_batch(self, messages: Sequence[UMessage], times_ns: Sequence[int]) -> None:
         """Notify batch taps once and other taps per message. With held messages all taps are notified per message."""
-        batch_taps = [] if self._arrival_ns else [each for each in self._owner.taps if _is_batch_tap(each)]
+        taps = self._owner.taps  # read once: an error below may remove a batch tap
+        batch_taps = [] if self._arrival_ns else [each for each in taps if _is_batch_tap(each)]
         for tap in batch_taps:
             try:
                 tap.on_delivered_batch(messages, self, times_ns)
             except FOREIGN_ERRORS as error:  # as in `_notify_taps`
                 self._owner.on_tap_error(tap, error)
-        if len(batch_taps) == len(self._owner.taps):
+        if len(batch_taps) == len(taps):
             return
         for message, at_ns in zip(messages, times_ns, strict=True):
             single_taps = [each for each in self._owner.taps if each not in batch_taps]
