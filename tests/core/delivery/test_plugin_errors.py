@@ -320,6 +320,24 @@ def test_a_failing_tap_is_disabled_at_its_endpoint(
     assert {record.__dict__["endpoint"] for record in caplog.records} == {"chassis"}
 
 
+def test_the_errors_of_a_tap_are_forgotten_when_it_is_removed(build: "type[World]") -> None:
+    world = build()
+    ingress = world.ingress("chassis")
+    for _ in range(2):
+        ingress.add_tap(broken_tap)
+        for _ in range(MAX_TAP_ERRORS - 1):
+            world.receive("chassis", event(world))
+        assert broken_tap in ingress.taps
+        ingress.remove_tap(broken_tap)
+    ingress.add_tap(broken_tap)
+    for _ in range(MAX_TAP_ERRORS):
+        world.receive("chassis", event(world))
+    assert broken_tap not in ingress.taps
+    ingress.add_tap(broken_tap)
+    world.receive("chassis", event(world))
+    assert broken_tap in ingress.taps
+
+
 class ManyTap(LineTap):
     """A batch tap that can fail."""
 

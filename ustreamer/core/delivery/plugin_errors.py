@@ -107,6 +107,11 @@ class PluginErrors:
         )
         return True
 
+    def forget_tap(self, tap: object) -> None:
+        """Forget the errors of a tap that was removed: another tap may get its id."""
+        with self._lock:
+            self._by_tap.pop(id(tap), None)
+
     def _record(self, kind: str, plugin: object, error: BaseException) -> None:
         seen = plugin_name(plugin), type(error)
         with self._lock:

@@ -566,6 +566,7 @@ class Ingress:
     def _drop_tap(self, tap: Tap) -> None:
         with self._taps_lock:
             self.taps = tuple(each for each in self.taps if each is not tap)
+        self.plugin_errors.forget_tap(tap)
 
     def add_tap(self, tap: Tap) -> None:
         """Call `tap` with every verdict from now on."""
