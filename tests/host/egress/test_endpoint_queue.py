@@ -1522,6 +1522,13 @@ def test_a_message_waits_where_the_room_of_a_transport_cannot_be_read(
     assert rig.sent == [0, 1, 2]
 
 
+def test_an_input_does_not_fail_where_the_room_of_a_transport_cannot_be_read(make_rig: MakeRig) -> None:
+    rig = make_rig(BrokenWindow()).start()
+    rig.wire.gate.clear()
+    rig.offer(event(0))
+    rig.queue.wait_backlog()
+
+
 class Exiting(ScriptedTransport):
     """Foreign code that tries to end the process."""
 

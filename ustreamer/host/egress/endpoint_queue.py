@@ -298,17 +298,21 @@ class EndpointQueue(SendWorker):
         """Renew the credit from the transport's send window. After a refusal, at most once per ms."""
         if now_ns < self._next_room_check_ns:
             return False
-        try:
-            room = self._transport.send_window()
-        except FOREIGN_ERRORS as error:  # as in `_refusal`: the message waits
-            self._log_error(error)
-            room = 0
+        room = self._send_window()
         # Credit limits split batches: 64 messages of 1 kB from UDP to UDP then cost 2.1 us each instead of 1.8.
         self._credit = room if room >= UNBOUNDED else min(room, _MAX_CREDIT)
         if self._credit < size:
             self._next_room_check_ns = now_ns + _NS_PER_MS
             return False
         return True
+
+    def _send_window(self) -> int:
+        """The send window of the transport; 0 if it cannot be read."""
+        try:
+            return self._transport.send_window()
+        except FOREIGN_ERRORS as error:  # as in `_refusal`: the message waits
+            self._log_error(error)
+            return 0
 
     def _is_expired(self, message: UMessage) -> bool:
         """Whether the ttl ended after the ingress check: a filter may have held the message."""
@@ -355,7 +359,7 @@ class EndpointQueue(SendWorker):
     def _has_room_for_next(self) -> bool:
         """Whether the transport takes a waiting message of average size without waiting."""
         queue = self._queue
-        return self._transport.send_window() > (queue.bytes // queue.messages if queue.messages else 0)
+        return self._send_window() > (queue.bytes // queue.messages if queue.messages else 0)
 
     # --- events of the transport, and a reload -----------------------------------------------------------------------
 
