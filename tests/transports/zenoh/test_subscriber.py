@@ -275,6 +275,28 @@ def test_the_number_of_waiting_actions_is_bounded() -> None:
     assert calls == list(range(subscriber._MAX_ACTIONS))
 
 
+def test_an_action_that_fails_ends_neither_the_thread_nor_the_other_actions(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    receiving, messages, seen = SubscriptionRig(), published(MAX_BATCH + 1), list[str]()
+
+    def fail() -> None:
+        raise SystemExit("on purpose")
+
+    class Pausing(Channel):
+        def try_recv(self) -> Sample | None:
+            return None if len(self._left) == MAX_BATCH else self.recv()
+
+    for action in (fail, fail, lambda: seen.append("called")):
+        receiving.subscription.call_when_read(action)
+    with caplog.at_level(logging.ERROR, "ustreamer.zenoh"):
+        samples = Pausing(list(map(sample, messages)))
+        receiving.subscription._run(cast("zenoh.Handler[zenoh.Sample]", samples))
+    assert (receiving.inbox.messages, seen) == (messages, ["called"])
+    assert receiving.subscription.listener_errors == 2
+    assert [each.message for each in caplog.records] == ["zenoh.listener_failed"]
+
+
 def test_an_unknown_header_is_decoded_one_by_one_and_then_in_batches() -> None:
     receiving = SubscriptionRig()
     messages = published(2 * MAX_BATCH, TOPIC.with_resource(0x8077))

@@ -189,8 +189,14 @@ class ZenohSubscription:
             self._deliver(batch or self._decode(received))
             if actions and len(received) < _MAX_SAMPLES:  # else the channel may not be empty
                 for _ in range(actions):
-                    self._when_read.popleft()()
+                    self._run_action(self._when_read.popleft())
             self.turns += 1
+
+    def _run_action(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except FOREIGN_ERRORS as error:  # as in `_deliver`
+            self._listener_failed(None, error)
 
     def _wait_without_node(self, samples: "zenoh.Handler[zenoh.Sample]") -> zenoh.Sample:
         """As `recv`, which wakes ten times a second, but sleeps until a node is connected. Before, no sample comes."""
@@ -277,11 +283,13 @@ class ZenohSubscription:
                     except FOREIGN_ERRORS as error:
                         self._listener_failed(message, error)
 
-    def _listener_failed(self, message: UMessage, error: BaseException) -> None:
+    def _listener_failed(self, message: UMessage | None, error: BaseException) -> None:
+        """`message` is None if an action of `call_when_read` failed."""
         self.listener_errors += 1
         if type(error) not in self._reported:
             self._reported.add(type(error))
-            extra = {"endpoint": self._endpoint, "key": self._key, "message_id": str(message.id)}
+            id = "" if message is None else str(message.id)
+            extra = {"endpoint": self._endpoint, "key": self._key, "message_id": id}
             log.error("zenoh.listener_failed", extra=extra, exc_info=error)
 
     def _refuse(self, refusal: SampleRefusal) -> None:
