@@ -270,6 +270,21 @@ def test_a_stop_reports_puts_to_nodes_that_may_miss_them(
         assert [each.begin_ns for each in links.unconfirmed_spans()] == ([7 * MS] if is_reported else [])
 
 
+def test_after_the_end_no_node_is_connected_and_a_stop_still_reports_puts_to_a_router_that_resumed() -> None:
+    links, kernel = monitor_of("router"), Kernel(is_router=True)
+    connect_kernel(links, "router", kernel)
+    run(links, kernel, 20_700)
+    kernel.frozen = True
+    run(links, kernel, 6_000)
+    kernel.receive(3)
+    run(links, kernel, 50)
+    spans = links.unconfirmed_spans()
+    assert [each.begin_ns for each in spans] == [(20_000 - 100) * MS]
+    links.close()
+    assert (len(links), links.connected.is_set(), links.up) == (0, False, False)
+    assert links.unconfirmed_spans() == spans
+
+
 @pytest.mark.parametrize("late_ms", [10, 150, 290, 1_000])
 def test_puts_until_the_detection_of_a_killed_node_are_lost(kernel: Kernel, late_ms: int) -> None:
     """On a busy machine: puts into the dead connection are lost too."""

@@ -516,6 +516,9 @@ class LinkMonitor:
             self._thread.join(_JOIN_S)
         for node in self._nodes.values():
             node.release()
+        self._losses.extend(self._resumed())  # a stop reads the losses after this
+        self._nodes.clear()
+        self.connected.clear()
         self.up = False
 
 
