@@ -3,6 +3,7 @@
 
 from collections import OrderedDict
 from collections.abc import Callable
+from threading import current_thread, main_thread
 from time import monotonic_ns, thread_time_ns
 from types import SimpleNamespace
 from typing import Any
@@ -33,6 +34,7 @@ from ustreamer.transport_port import RouteUnavailable
 from ustreamer.transports.zenoh import encoded_headers
 from ustreamer.transports.zenoh.decoder import VERSION_BYTE, AttachmentColumns, SampleDecoder, decode_sample
 from ustreamer.transports.zenoh.keys import message_key
+from ustreamer.transports.zenoh.route_publishers import RoutePublishers
 from ustreamer.uprotocol.batch import MessageBatch
 from ustreamer.uprotocol.uattributes import UAttributes, UPayloadFormat, UPriority
 from ustreamer.uprotocol.umessage import UMessage, request, response
@@ -99,6 +101,22 @@ def test_a_subscriber_that_matches_is_never_absent(make_bench: MakeBench) -> Non
         absent_from_ns(bench, numbered(0))
         _subscriber = bench.listen()
         wait_until(lambda: absent_from_ns(bench, numbered(0)) is None, "the match")
+
+
+def test_stalled_routes_are_searched_while_another_thread_adds_one(
+    make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`tuple` calls a `__len__` in Python within its iteration, and other threads run there."""
+    bench = make_bench()
+    absent_from_ns(bench, numbered(0))
+
+    def len_after_another_thread(publishers: RoutePublishers) -> int:
+        if current_thread() is main_thread():
+            publishers.add(publishers.declare(numbered(0, 1).attributes))
+        return len(publishers._by_route)
+
+    monkeypatch.setattr(RoutePublishers, "__len__", len_after_another_thread)
+    assert bench.sender.stalled_ns() is None
 
 
 def test_a_list_is_put_in_order_and_stored(make_bench: MakeBench) -> None:

@@ -443,7 +443,7 @@ class ZenohSender:
 
         The route is one of messages from `address` or to it, or any. From any thread.
         """
-        for each in tuple(self._publishers):
+        for each in list(self._publishers.by_use):  # runs no Python code: no other thread adds one meanwhile
             is_asked = address is None or address in each.route[:2]
             if is_asked and each.lost_ns and not each.open:
                 stopped_ns = self._link_monitor.stopped_ns(each.lost_ns)
