@@ -55,6 +55,7 @@ LIMITED = {
     "zenoh.link_closed_unread",
     "zenoh.link_down",
     "zenoh.link_up",
+    "zenoh.receipts_failed",
 }
 """Events that repeat as often as a remote host, or a disk that it fills, makes them: see `log_limit.limited`."""
 

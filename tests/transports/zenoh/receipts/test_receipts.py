@@ -13,6 +13,7 @@ import zenoh
 
 from tests.transports.zenoh.sessions import CLOCK, free_locator, plain_session
 from tests.waiting import wait_until
+from ustreamer.testing.durable_contract import RecordedReceivedStore
 from ustreamer.testing.messages import ALPHA, BETA, TOPIC, new_id
 from ustreamer.transport_port import EndpointContext
 from ustreamer.transports.zenoh.config import ZenohEndpoint
@@ -24,9 +25,10 @@ from ustreamer.transports.zenoh.receipts.awaited_receipts import (
     AwaitedReceipts,
     Receiver,
 )
-from ustreamer.transports.zenoh.receipts.receipt_giver import ReceiptGiver, ReceiptListener
+from ustreamer.transports.zenoh.receipts.receipt_giver import RECENT_IDS, ReceiptGiver, ReceiptListener
 from ustreamer.transports.zenoh.receipts.receipt_keys import (
     EVERY_RECEIPT,
+    ID_BYTES,
     ReceiptGiverId,
     check_receipt,
     parse_receipt_key,
@@ -120,6 +122,41 @@ def test_a_message_that_the_listener_did_not_take_gets_no_receipt_and_its_copy_i
     deliver()
     assert inner.calls == [messages, messages]
     assert (len(giver._pending), giver.duplicates) == (2, size)
+
+
+def test_the_ids_that_wait_for_a_receipt_are_bounded() -> None:
+    giver, batch = ReceiptGiver(GIVER, CLOCK.monotonic_ns), bytes(ID_BYTES * 128)
+    for _ in range(2 * RECENT_IDS // 128):
+        giver.record(batch)
+    assert len(giver._pending) == RECENT_IDS // 128
+    giver._move_safe()
+    giver._give()
+    giver.record(batch)
+    assert len(giver._pending) == 1
+
+
+class FailingStore(RecordedReceivedStore):
+    """All messages are safe at once. Each of the first calls fails: Zenoh may panic, which is no Exception."""
+
+    failures = 2
+
+    def safe_before_ns(self) -> int:
+        self.failures -= 1
+        if self.failures >= 0:
+            raise BaseException("on purpose")
+        return NEVER_NS
+
+
+def test_an_error_does_not_end_the_receipts(caplog: pytest.LogCaptureFixture) -> None:
+    giver = ReceiptGiver(GIVER, CLOCK.monotonic_ns)
+    giver.store = FailingStore()
+    with plain_session() as session:
+        giver.start(session)
+        giver.record(id_of(1))
+        wait_until(lambda: giver.given == 1 or not (giver._thread and giver._thread.is_alive()))
+        giver.close()
+    assert giver.given == 1
+    assert {each.message for each in caplog.records} == {"zenoh.receipts_failed"}
 
 
 # --- puts that wait ---------------------------------------------------------------------------------------------------

@@ -20,6 +20,8 @@ from typing import Final
 
 import zenoh
 
+from ustreamer.core.base.log_limit import limited
+from ustreamer.core.delivery.plugin_errors import FOREIGN_ERRORS
 from ustreamer.transport_port import ReceivedStore
 from ustreamer.transports.zenoh.errors import zenoh_error_text
 from ustreamer.transports.zenoh.receipts.receipt_keys import (
@@ -45,6 +47,7 @@ _INTERVAL_S: Final = 0.05
 _DURABLE_INTERVAL_S: Final = 0.025
 """For a durable endpoint: a kill may make copies of what is not on disk. A receipt is given each second time."""
 _RECEIPT_BYTES: Final = 4_096 * ID_BYTES
+_MAX_PENDING_BYTES: Final = RECENT_IDS * ID_BYTES
 _LAST_TRIES: Final = 10
 _SYNC_S: Final = 1.1
 _NEVER_NS: Final = 1 << 62
@@ -113,6 +116,8 @@ class ReceiptGiver:
         self._recent_lock = Lock()
         self._pending: deque[tuple[int, bytes]] = deque()
         """What may need its sender: when the listener took it, and its joined ids, 17 bytes each."""
+        self._pending_bytes = 0
+        """The bytes of these ids. Not exact while several threads write it, until the next `_move_safe`."""
         self._safe: list[bytes] = []
         """Joined ids of what needs its sender no more, for the next receipt."""
         self._is_unsynced = False
@@ -144,8 +149,13 @@ class ReceiptGiver:
             self._recent.forget(ids)
 
     def record(self, ids: bytes) -> None:
-        """The listener took the messages with these joined ids, or earlier copies of them."""
-        self._pending.append((self._monotonic_ns(), ids))
+        """The listener took the messages with these joined ids, or earlier copies of them.
+
+        Above the limit they get no receipt: the sender keeps them, and a copy gets a receipt later.
+        """
+        if not self._pending or self._pending_bytes < _MAX_PENDING_BYTES:
+            self._pending_bytes += len(ids)
+            self._pending.append((self._monotonic_ns(), ids))
         if not self._wake.is_set():
             self._wake.set()
 
@@ -216,6 +226,19 @@ class ReceiptGiver:
     # --- on the thread ------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        while not self._closing.is_set():
+            self._run_contained(self._give_until_close)
+        self._run_contained(self._give_last)
+
+    def _run_contained(self, call: Callable[[], None]) -> None:
+        """Call `call`: what it raises does not end the thread. Ids that it had at hand get no receipt."""
+        try:
+            call()
+        except FOREIGN_ERRORS:  # Zenoh may panic
+            endpoint = self._id.endpoint
+            log.exception("zenoh.receipts_failed", extra={"endpoint": endpoint, **limited(endpoint)})
+
+    def _give_until_close(self) -> None:
         gives_receipt = True
         while not self._closing.wait(_INTERVAL_S if self.store is None else _DURABLE_INTERVAL_S):
             if not (self._pending or self._safe):
@@ -225,6 +248,8 @@ class ReceiptGiver:
             gives_receipt = self.store is None or not gives_receipt
             if gives_receipt or not self._pending:
                 self._give()
+
+    def _give_last(self) -> None:
         pause = Event()
         for _ in range(_LAST_TRIES):
             self._move_safe()
@@ -250,9 +275,7 @@ class ReceiptGiver:
         pending = self._pending
         while pending and pending[0][0] < before_ns:
             parts.append(pending.popleft()[1])
-        excess = sum(len(each) for _, each in tuple(pending)) - RECENT_IDS * ID_BYTES if pending else 0
-        while excess > 0:  # nothing gets safe: the sender keeps them, and a copy gets a receipt later
-            excess -= len(pending.popleft()[1])
+        self._pending_bytes = sum(len(each) for _, each in tuple(pending))
         if parts and self.store is not None:
             parts = [b"".join(parts)]
             self.store.add(parts[0])
