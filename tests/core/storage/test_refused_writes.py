@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import lmdb
 import pytest
 
 from tests.core.storage.number_store import deletions, key_of, number_store, numbers_in, record, records
@@ -145,6 +146,21 @@ print("ok")
 @pytest.mark.parametrize("size", [100, 1500, 9000])
 def test_a_full_file_system_refuses_records_and_allows_deletions(tmp_path: Path, size: int) -> None:
     assert run_on_small_disk(FULL, tmp_path, "24m", str(size)) == "ok\n"
+
+
+def test_a_store_whose_map_cannot_grow_is_read_and_written_as_before(tmp_path: Path) -> None:
+    """LMDB closes the environment then. No process has so many addresses."""
+    store = number_store(tmp_path / "s")
+    store.open()
+    store.commit(records(range(10)))
+    size = store.map_size
+    with pytest.raises(lmdb.Error):
+        store.resize_map(1 << 48)
+    assert store.map_size == size
+    assert store.get(key_of(9)) == record(9)[1]
+    store.commit(records([10]))
+    assert numbers_in(store) == list(range(11))
+    store.close()
 
 
 # --- a disk that is full at the start ---------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from operator import itemgetter
 from pathlib import Path
-from threading import Condition, Lock
+from threading import Condition, RLock
 from typing import Final, Generic, Protocol, TypeAlias, TypeVar
 
 import lmdb
@@ -140,7 +140,7 @@ class LmdbStore(Generic[T]):
         self._is_missing = False  # open, and without room on the disk for its files
         self._file_size = 0
         self._meta_pages = b""  # as before the last transaction
-        self._map_lock = Lock()  # no thread may read while the map grows or the environment is opened again
+        self._map_lock = RLock()  # no thread may read while the map grows or the environment is opened again
         self._reopened = Condition(self._map_lock)
 
     # --- life ----------------------------------------------------------------------------------------------------
@@ -333,12 +333,16 @@ class LmdbStore(Generic[T]):
             self.resize_map(self.map_size)
 
     def resize_map(self, size: int, *, keep: bool = True) -> None:
-        """Change the size of the map; `keep` it for later openings too."""
-        if keep:
-            self.map_size = size
+        """Change the size of the map; `keep` it for later openings too. Raises lmdb.Error if the size stays as it is."""
         with self._map_lock:
             if not self._is_missing:
-                self._environment().set_mapsize(size)
+                try:
+                    self._environment().set_mapsize(size)
+                except lmdb.Error:  # no memory; LMDB has closed the environment
+                    self._reopen()
+                    raise
+            if keep:
+                self.map_size = size
 
     # --- reading -------------------------------------------------------------------------------------------------
 
