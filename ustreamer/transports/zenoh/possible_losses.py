@@ -53,6 +53,8 @@ _OVERDUE_NS: Final = 300_000_000
 """Without a receipt for this time, puts stay in the retransmit buffer beyond its age."""
 _FORGOTTEN_NS: Final = 10_000_000_000
 """Twice the longest wait of a put: a put that is not remembered then never will be."""
+_LOCK_S: Final = 0.02
+"""Longer than the puts of a busy sender, shorter than a tick."""
 _RETURN_NS: Final = 1_500_000_000
 """The time in which a lost subscriber may return: a Zenoh node that lost its link connects again after 1 s."""
 
@@ -176,8 +178,8 @@ class PossibleLosses:
             self._keep_awaited(self._awaited, self._awaited_keeper)
         self._keep_suspect()
         if self._losses:
-            if not self._put_lock.acquire(blocking=False):
-                return  # a put waits, and what its publishers may have lost must be collected before it is dropped
+            if not self._put_lock.acquire(timeout=_LOCK_S):
+                return  # a put waits. What is lost must be collected before the buffer drops it
             try:
                 self.collect()
             finally:
