@@ -228,7 +228,7 @@ MUTATIONS: Final = (
         "a message counts as written before the commit",
         f"{_EGRESS}/durable_queue.py",
         "keys = self._spool.commit(records, [*deletes, *obsolete])",
-        "keys = [b'\\x02' + bytes(8)] * len(records)",
+        "keys = [b'\\x02' + bytes(8)] * (len(batch) + len(sent))",
     ),
     Mutation(
         "a restart forgets the last spooled message",

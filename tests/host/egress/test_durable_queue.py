@@ -408,6 +408,40 @@ def test_a_reload_can_raise_the_spool_byte_limit(start: MakeDurableQueueRig) -> 
     assert life.queue.persisted == 1
 
 
+def test_a_reload_is_repeated_until_the_disk_takes_its_limits(
+    start: MakeDurableQueueRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: object) -> None:
+        raise MemoryError
+
+    life = start(down(), with_limits(spool_bytes=1))
+    life.queue.set_limits(with_limits(spool_bytes=100_000_000))
+    life.offer(life.number(0))
+    with monkeypatch.context() as no_memory:
+        no_memory.setattr(life.queue._spool, "set_limits", refuse)
+        assert not life.write()
+    assert life.queue.persisted == 1
+    [message] = life.numbers(1)
+    life.offer(UMessage(message.id, message.attributes, b"p" * 10_000_000))
+    assert life.write()
+    assert life.queue.persisted == 2
+
+
+def test_limits_that_no_memory_can_hold_cost_no_message(start: MakeDurableQueueRig) -> None:
+    life = start(down(), with_limits(queue_messages=1))
+    for each in life.numbers(0, 1):
+        life.offer(each)
+        assert life.write()
+    life.queue.set_limits(with_limits(queue_messages=1, spool_bytes=1 << 46))
+    life.offer(life.number(2))
+    assert not life.write()
+    assert life.queue.persisted == 3
+    life.wire.then = None
+    life.queue.on_link_up()
+    life.send()
+    assert life.sent == [0, 1, 2]
+
+
 def test_a_message_in_flight_never_becomes_header_only(start: MakeDurableQueueRig) -> None:
     life = start(ScriptedTransport())
     send = life.wire.send
@@ -939,4 +973,29 @@ def test_a_sent_request_may_be_on_disk_until_the_disk_has_deleted_it(start: Make
     assert life.write()
     after_each.append(life.queue.has_sent_requests)
     assert after_each == [True, False]
+    life.die()
+
+
+def test_a_write_that_fails_forgets_no_deletion(
+    start: MakeDurableQueueRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> bytes:
+        raise ValueError("on purpose")
+
+    life = start(ScriptedTransport(DOWN, None, DOWN))
+    life.offer(call(CALLER, 0))
+    life.send()
+    assert life.write()
+    life.clock.advance(s=1)
+    life.send()
+    life.offer(life.number(1))
+    life.send()
+    assert life.sent == [0]
+    life.clock.advance(s=1)
+    with monkeypatch.context() as broken:
+        broken.setattr(life.queue, "_encode", fail)
+        assert not life.write()
+    assert life.queue.has_sent_requests
+    assert life.write()
+    assert (life.queue.has_sent_requests, life.queue.counters()["spooled"]) == (False, 1)
     life.die()

@@ -24,6 +24,7 @@ import random
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
+from itertools import chain
 from pathlib import Path
 from threading import Condition, Event, Lock, Thread
 from typing import Final
@@ -627,6 +628,21 @@ class DurableQueue(EndpointQueue):
             if not self._write_once() and self._stop_writing.wait(_RETRY_S):
                 return
 
+    def _apply_limits(self) -> bool:
+        """Apply the limits of a reload; False if that fails: the next write tries it again."""
+        limits = self._new_limits
+        if limits is None:
+            return True
+        try:
+            self._spool.set_limits(_spool_limits(limits))
+        except Exception:
+            log.exception("egress.spool_failed", extra={"endpoint": self.name, **limited(self.name)})
+            return False
+        with self._lock:
+            if self._new_limits is limits:  # no other reload came meanwhile
+                self._new_limits = None
+        return True
+
     @property
     def _has_writes(self) -> bool:
         if self._unreceipted and not self._stop_writing.is_set():
@@ -634,9 +650,9 @@ class DurableQueue(EndpointQueue):
         return bool(self.write_buffer or self._deletes or self._sent_records.has_work)
 
     def _write_once(self) -> bool:
-        """Write one batch and delete ended messages, in one transaction; False if the disk refuses."""
+        """Write one batch and delete ended messages, in one transaction; False if the next one should wait."""
+        has_limits = self._apply_limits()
         with self._lock:
-            limits, self._new_limits = self._new_limits, None
             if not self._stop_writing.is_set():  # else `reclaim` decides
                 self._delete_receipted()
             deletes = self._deletes.pop_due(everything=self._stop_writing.is_set())
@@ -647,11 +663,10 @@ class DurableQueue(EndpointQueue):
         write_error = None
         keys: list[bytes] = []
         try:
-            if limits is not None:
-                self._spool.set_limits(_spool_limits(limits))
             if batch or sent:
-                records = [self._record(item) for item in batch]
-                records += ((SENT, self._record(item)[1]) for _, item in sent)
+                # Not a list: the spool takes the deletions before it calls `_record`, which may fail.
+                sent_records = ((SENT, self._record(item)[1]) for _, item in sent)
+                records = chain(map(self._record, batch), sent_records)
                 keys = self._spool.commit(records, [*deletes, *obsolete])
             elif deletes or obsolete:
                 self._spool.delete_messages([*deletes, *obsolete])
@@ -684,7 +699,8 @@ class DurableQueue(EndpointQueue):
                         self._sent_requests.pop(item.message.id, None)
                 self._undeleted = len(self._deletes) + len(self._unreceipted)
             self._changed.notify_all()
-        return write_error is None
+        # Without the limits a stop goes on: it writes the rest.
+        return write_error is None and (has_limits or self._stop_writing.is_set())
 
     def _forget_deleted_requests(self, deletes: Collection[bytes]) -> None:
         """Forget the sent Requests whose records have left the disk. `deletes` were given to the spool."""

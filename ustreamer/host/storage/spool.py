@@ -161,13 +161,13 @@ class Spool:
     # --- changes ------------------------------------------------------------------------------------------------------
 
     def commit(
-        self, added: Sequence[tuple[int, SpoolRecord]], deleted_keys: Iterable[bytes] = ()
+        self, added: Iterable[tuple[int, SpoolRecord]], deleted_keys: Iterable[bytes] = ()
     ) -> list[bytes]:
         """Add messages to their classes and delete others, in one transaction; return the keys of the added messages.
 
         On return the change survives a power cut. Raises UStatusError if nothing was added: RESOURCE_EXHAUSTED if the
         limits, the map or the disk are full or writing is not permitted, INTERNAL for any other error. Deletions are
-        made even then, now or with the next call.
+        made even then, now or with the next call, and also if `added` raises.
         """
         self._pending_deletes |= dict.fromkeys(deleted_keys)
         following = self._next.copy()
