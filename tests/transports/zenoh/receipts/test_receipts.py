@@ -143,7 +143,7 @@ class FailingStore(RecordedReceivedStore):
     def safe_before_ns(self) -> int:
         self.failures -= 1
         if self.failures >= 0:
-            raise BaseException("on purpose")
+            raise SystemExit("on purpose")
         return NEVER_NS
 
 
