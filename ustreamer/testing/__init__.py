@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests for those who extend the streamer. It needs pytest: `pip install 'ustreamer[testing]'`.
+"""Tests for those who extend the streamer. It needs pytest: the extra `testing`.
 
     from ustreamer.testing.contract import Pair, TransportContract
 

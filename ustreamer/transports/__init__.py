@@ -34,7 +34,10 @@ def _make_zenoh_transport(config: Any, context: EndpointContext) -> EndpointTran
     except ModuleNotFoundError as error:
         if error.name != "zenoh":
             raise
-        text = f"endpoint {context.name!r}: transport zenoh needs the package eclipse-zenoh (pip install 'ustreamer[zenoh]')"
+        text = (
+            f"endpoint {context.name!r}: transport zenoh needs the package eclipse-zenoh "
+            "(install the wheel file of ustreamer[zenoh]: docs/install.md)"
+        )
         raise UStatusError(UCode.UNIMPLEMENTED, text) from error
 
     return ZenohTransport(config, context)

@@ -24,7 +24,7 @@ def write_mcap(messages: Iterator[SampledMessage], path: Path) -> int:
         from mcap.writer import Writer
     except ImportError as error:
         raise UnavailableError(
-            "the package mcap is missing: pip install 'ustreamer-pipeline[mcap]'"
+            "the package mcap is missing: install the wheel file of ustreamer-pipeline[mcap]: docs/install.md"
         ) from error
     count = 0
     with path.open("wb") as file:

@@ -146,7 +146,7 @@ class WampConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             if user.public_keys and find_spec("cryptography") is None:
                 raise ValueError(
                     f"users[{index}].public_keys: cryptosign needs the package cryptography "
-                    "(pip install 'ustreamer-wamp[cryptosign]')"
+                    "(install the wheel file of ustreamer-wamp[cryptosign]: docs/install.md)"
                 )
 
     @property

@@ -662,16 +662,19 @@ sys.exit(main())
             ["demo"],
             69,
             (
-                "the demo needs more packages: pip install 'ustreamer[zenoh,cli]' ustreamer-payloads "
-                "ustreamer-recorder ustreamer-throttle ustreamer-usubscription\n"
+                "the demo needs the wheel files of ustreamer[zenoh,cli] ustreamer-payloads "
+                "ustreamer-recorder ustreamer-throttle ustreamer-usubscription: docs/install.md\n"
             ),
         ),
         (
             ["run", "CONFIG"],
             78,
-            "endpoint 'b': transport zenoh needs the package eclipse-zenoh (pip install 'ustreamer[zenoh]')\n",
+            (
+                "endpoint 'b': transport zenoh needs the package eclipse-zenoh "
+                "(install the wheel file of ustreamer[zenoh]: docs/install.md)\n"
+            ),
         ),
-        (["check", "CONFIG"], 78, "needs the package eclipse-zenoh (pip install 'ustreamer[zenoh]')\n"),
+        (["check", "CONFIG"], 78, "(install the wheel file of ustreamer[zenoh]: docs/install.md)\n"),
         (["plugins"], 0, ""),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",

@@ -767,7 +767,9 @@ def test_a_plugin_of_this_project_that_is_not_installed_is_advised_with_its_pack
     with pytest.raises(ConfigError) as refused:
         load(path, {}, {"throttle": msgspec.Struct})
     advice = [each.suggestion for each in refused.value.problems if each.path == "plugins.wamp"]
-    assert advice == ["run pip install ustreamer-wamp, or leave [plugins.wamp] out"]
+    assert advice == [
+        "install the wheel file of ustreamer-wamp: docs/install.md, or leave [plugins.wamp] out"
+    ]
 
 
 def test_a_link_to_a_missing_file_is_not_advised_with_its_own_name(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_without_the_extra_the_section_is_refused_with_the_command(
     monkeypatch.setattr(observe, "_is_installed", lambda package: package != "prometheus_client")
     text = problem(tmp_path, '[observe]\nlisten = "127.0.0.1:0"')
     assert "ustreamer.toml:7:1: observe.listen: " in text
-    assert "pip install 'ustreamer[observe]'" in text
+    assert "install the wheel file of ustreamer[observe]: docs/install.md" in text
     assert loaded(tmp_path, "").observe is None
 
 

@@ -25,9 +25,9 @@ def test_a_missing_plugin_is_named_if_the_demo_uses_it(monkeypatch: pytest.Monke
 def test_missing_metrics_are_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)  # as if it were not installed
     assert missing_packages(web=False) == []
-    assert missing_packages(web=False, metrics=True) == ["'ustreamer[observe]'"]
+    assert missing_packages(web=False, metrics=True) == ["ustreamer[observe]"]
 
 
 def test_a_missing_zenoh_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "zenoh", None)  # as if it were not installed
-    assert missing_packages(web=False) == ["'ustreamer[zenoh,cli]'"]
+    assert missing_packages(web=False) == ["ustreamer[zenoh,cli]"]

@@ -564,7 +564,7 @@ def _demo(arguments: argparse.Namespace) -> int:
     from ustreamer.host.demo.requirements import missing_packages
 
     if missing := missing_packages(web=arguments.web is not None, metrics=arguments.metrics is not None):
-        print(f"the demo needs more packages: pip install {' '.join(missing)}", file=sys.stderr)
+        print(f"the demo needs the wheel files of {' '.join(missing)}: docs/install.md", file=sys.stderr)
         return ExitCode.UNAVAILABLE
     from ustreamer.host.demo import command
 
@@ -582,7 +582,7 @@ def _attack(arguments: argparse.Namespace) -> int:
     from ustreamer.host.demo.requirements import missing_packages
 
     if missing := missing_packages(web=False):
-        print(f"the attacks need more packages: pip install {' '.join(missing)}", file=sys.stderr)
+        print(f"the attacks need the wheel files of {' '.join(missing)}: docs/install.md", file=sys.stderr)
         return ExitCode.UNAVAILABLE
     from ustreamer.host.attack import command
 

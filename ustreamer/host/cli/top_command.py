@@ -59,7 +59,7 @@ def run_live(config_state_dir: Path, arguments: argparse.Namespace) -> int:
     try:
         from rich.console import Console
     except ImportError as error:
-        text = "top: the live screen needs rich: pip install 'ustreamer[cli]', or use --once"
+        text = "top: the live screen needs rich: install the wheel file of ustreamer[cli]: docs/install.md, or use --once"
         raise UStatusError(UCode.UNIMPLEMENTED, text) from error
     lines = stream_lines(config_state_dir / SOCKET, TopRequest(arguments.interval))
     with suppress(KeyboardInterrupt), ended_by("q"):
@@ -229,7 +229,7 @@ def _target_columns(rows: Sequence[TopRow]) -> Sequence[TopColumn]:
         TopColumn("from", [each.ingress for each in targets], 0, _LEAST_NAME),
         TopColumn("to", [each.endpoint for each in targets], 3, _LEAST_NAME),
         TopColumn("for", receivers, 5, _LEAST_ADDRESS),
-        TopColumn("asked Hz", asked, 2),
+        TopColumn("requested Hz", asked, 2),
         TopColumn("in/s", [f"{row.received_hz:.1f}" for row in rows], 8),
         TopColumn("out/s", [f"{row.delivered_hz:.1f}" for row in rows], 7),
         TopColumn("throttled/s", [f"{row.throttled_hz:.1f}" for row in rows], 4),

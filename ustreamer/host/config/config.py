@@ -681,7 +681,7 @@ def _plugins(
 def _missing_plugin_advice(name: str, plugin_configs: Iterable[str]) -> str:
     leave_out = f"leave [{format_path(('plugins', name))}] out"
     if name in OWN_PLUGINS:
-        return f"run pip install ustreamer-{name}, or {leave_out}"
+        return f"install the wheel file of ustreamer-{name}: docs/install.md, or {leave_out}"
     return did_you_mean(name, plugin_configs) or leave_out
 
 

@@ -98,7 +98,8 @@ class ObserveConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             )
         if not _is_installed("prometheus_client"):
             raise ValueError(
-                "listen: metrics need the package prometheus-client (pip install 'ustreamer[observe]')"
+                "listen: metrics need the package prometheus-client "
+                "(install the wheel file of ustreamer[observe]: docs/install.md)"
             )
 
     @property

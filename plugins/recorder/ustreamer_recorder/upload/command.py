@@ -48,7 +48,9 @@ def run_upload(arguments: argparse.Namespace) -> int:
         from botocore.config import Config
         from botocore.exceptions import BotoCoreError, ClientError
     except ImportError:
-        return _failed(_UNAVAILABLE, "needs boto3: pip install ustreamer-recorder[s3]")
+        return _failed(
+            _UNAVAILABLE, "needs boto3: install the wheel file of ustreamer-recorder[s3]: docs/install.md"
+        )
     result = UploadResult()
     try:
         config = Config(connect_timeout=_TIMEOUT_S, read_timeout=_TIMEOUT_S, retries={"max_attempts": 3})

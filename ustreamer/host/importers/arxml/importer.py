@@ -57,7 +57,8 @@ def _load(paths: Sequence[Path], left_out: LeftOut) -> "AutosarModel":
         from autosar_data import AutosarDataError, AutosarModel
     except ImportError as error:
         raise UStatusError(
-            UCode.UNIMPLEMENTED, 'AUTOSAR files need autosar-data: pip install "ustreamer[arxml]"'
+            UCode.UNIMPLEMENTED,
+            "AUTOSAR files need autosar-data: install the wheel file of ustreamer[arxml]: docs/install.md",
         ) from error
     model = AutosarModel()
     for path in paths:
