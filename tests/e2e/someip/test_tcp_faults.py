@@ -137,3 +137,16 @@ def test_a_flood_of_an_ecu_arrives_whole_and_in_order(tmp_path: Path) -> None:
         ledger = net.process.ledger
     assert found == list(range(_FLOOD))
     assert ledger["dead_lettered"] == ledger["expired"] == 0
+
+
+def test_datagrams_to_an_absent_receiver_are_counted_at_a_stop(tmp_path: Path) -> None:
+    """They are `delivered`: UDP took them. Its host reports each by ICMP."""
+    with running(tmp_path) as net:
+        for number in range(20):
+            net.app.publish(PROVIDER.at(0x8002), payload(number, 8))
+            eventually(
+                lambda: statistics(tmp_path / "state")["endpoints"]["chassis"]["unreachable"], number + 1
+            )
+        net.process.stop()
+        [stopped] = [line for line in net.process.log_records if line["event"] == "streamer.stopped"]
+    assert stopped["endpoints"]["chassis"]["unreachable"] == 20
