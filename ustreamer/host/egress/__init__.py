@@ -10,6 +10,7 @@ queue for the endpoint's send thread. The queue itself (classes, limits, schedul
 
 A durable endpoint has a `DurableQueue`: what waits longer than 10 ms is also written to the spool in `host/storage`.
 
-Read endpoint_queue.py first, then send_worker.py (send thread, retries, blocked routes), then durable_queue.py with
-write_buffer.py and delete_buffer.py.
+Read endpoint_queue.py first, then send_worker.py (send thread, retries, blocked routes), then durable_queue.py. Its parts
+are write_buffer.py and delete_buffer.py (records of the queue), sent_records.py (sent messages that may not have
+arrived) and answered_first.py (a Request leaves the disk before its Response).
 """

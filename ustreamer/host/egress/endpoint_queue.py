@@ -452,7 +452,10 @@ class EndpointQueue(SendWorker):
         return [item for item in items if not item.delivery.broadcast]
 
     def no_more_retries(self, status: UStatus) -> None:
-        """From now on, make a dead letter with `status` of each refused message, and of those behind it in its batch."""
+        """From now on, make a dead letter with `status` of each refused message, and of those behind it in its batch.
+
+        A message whose route is unavailable still waits.
+        """
         with self._lock:
             self._no_retry_status = status
             self._queue.resume_all()

@@ -4,7 +4,8 @@
 In: each put. Out: the remembered messages of publishers, for retransmission, and how many were evicted too early.
 
 Puts that have arrived (before `confirmed_ns`) are dropped, so a healthy link needs the puts of 3 s. While the node of a link
-may be frozen (`hold`), age evicts nothing, and bytes only above twice their bound: the sender stops before that.
+may be frozen (`hold`), age evicts nothing, and bytes only above twice their bound: the sender stops before that. If only
+receipts are late, it does not stop, and evicts.
 
 Only the newest few dozen messages are objects. Older messages are joined to blocks of a few `bytes` objects, and a
 block is dropped as a whole. With 4 000 messages as objects, releasing the oldest cost 2 to 3 us per message, because

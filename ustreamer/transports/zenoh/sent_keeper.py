@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gives the puts that may not have arrived to a `SentStore`, and releases them when they have.
 
-In: puts with their times, and the state of their publishers. Out: calls of the store. Used on the monitor thread only.
+In: puts with their times, and the state of their publishers. Out: calls of the store. Only the monitor thread changes the
+keepers. Other threads, which hold the put lock, call `has_puts_of`, `ids_of`, `read`, `put_times` and `count_between`.
 """
 
 from collections.abc import Hashable, Iterable, KeysView, Mapping

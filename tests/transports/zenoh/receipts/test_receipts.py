@@ -13,6 +13,7 @@ import zenoh
 
 from tests.transports.zenoh.sessions import CLOCK, free_locator, plain_session
 from tests.waiting import wait_until
+from ustreamer.host.storage.received_ids import CAPACITY
 from ustreamer.testing.durable_contract import RecordedReceivedStore
 from ustreamer.testing.messages import ALPHA, BETA, TOPIC, new_id
 from ustreamer.transport_port import EndpointContext
@@ -397,6 +398,11 @@ def test_an_ended_filter_counts_no_longer() -> None:
     awaited.lost(awaited.now_ns)
     assert awaited.receivers_of(TOPIC, UUri(BETA, 1, 1, 0)) == {}
     assert list(awaited.receivers_of(TOPIC, None)) == [receiver]
+
+
+def test_a_receiver_recognizes_all_copies_of_what_a_sender_awaits() -> None:
+    """The three limits of decision 31 are one."""
+    assert MAX_AWAITED == RECENT_IDS == CAPACITY
 
 
 def test_the_puts_of_a_receiver_are_bounded() -> None:

@@ -83,7 +83,10 @@ class Receiver:
         self.tokens: dict[_Token, int] = {}
         """Each with the time at which it appeared. Without a token the receiver is away."""
         self.last_tokens: dict[_Token, int] = {}
-        """As `tokens`, with those that ended in the last second: an outage ends all tokens, one by one."""
+        """As `tokens`, with those that ended in the last second: an outage ends all tokens, one by one.
+
+        Of a receiver that is away, those that it had last.
+        """
         self.is_ready = False
         """Whether it gave an empty receipt since it appeared: its subscribers are declared."""
         self.puts: Final = AwaitedPuts()
@@ -127,7 +130,7 @@ class Receiver:
         return min(times, default=None)
 
     def has_announced(self, instance: str) -> bool:
-        """Whether this process has a token, or had one in the last second: its last receipts come after its token."""
+        """Whether this process has a token, or is in `last_tokens`: its last receipts come after its token."""
         return any(each == instance for each, _ in self.last_tokens)
 
 
@@ -275,7 +278,7 @@ class AwaitedReceipts:
     def receivers_of(self, source: UUri, sink: UUri | None) -> dict[Receiver, int]:
         """The receivers whose receipt a put from `source` to `sink` waits for, with the times of their announcements.
 
-        A receiver counts for a second after its last token ended.
+        A filter counts for a second after its token ended. A receiver that is away counts until the window ends.
         """
         with self._lock:
             receivers = self._receivers.values()
