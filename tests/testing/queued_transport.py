@@ -242,7 +242,7 @@ class DurableTransport(QueuedTransport):
 
     def keep_sent(self) -> None:
         new = [each for id, each in list(self.sent.items()) if id not in self.kept]
-        if new and self.store is not None and self.store.keep("all", new):
+        if new and self.store is not None and self.store.keep("all", new) is not None:
             self.kept |= {each.id for each in new}
         old = self.kept - self.sent.keys()
         if old and self.store is not None and self.store.release("all", old):

@@ -268,7 +268,7 @@ class UnconfirmedMessages:
         if released and not store.release(_ROUTE, released):
             with self._changed:
                 self._released[:0] = released
-        if overdue and store.keep(_ROUTE, [each.message for each in overdue]):
+        if overdue and store.keep(_ROUTE, [each.message for each in overdue]) is not None:
             with self._changed:
                 for each in overdue:
                     each.is_kept = True

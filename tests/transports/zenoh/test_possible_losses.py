@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import zenoh
 
-from tests.transports.zenoh.publisher_bench import NS_PER_MS, MakeBench, numbered, received
+from tests.transports.zenoh.publisher_bench import NS_PER_MS, Bench, MakeBench, numbered, received
 from tests.transports.zenoh.sessions import CLOCK
 from tests.waiting import wait_until
 from ustreamer.testing.messages import ALPHA, METHOD, REMOTE_CLIENT, new_id
@@ -293,10 +293,79 @@ def test_the_bytes_that_wait_for_lost_subscribers_are_bounded(make_bench: MakeBe
         bench.wait_arrived()
         subscriber.undeclare()  # type: ignore[no-untyped-call]
         bench.wait_all_lost()
+    with bench.held_monitor() as tick:
+        bench.frozen_ns = monotonic_ns() + DETECTION_NS
+        tick()
     waiting = [len(each.to_retransmit) for each in bench.publishers]
     assert waiting == [0, 0, 0, 10, 10]
     assert bench.sender.not_retransmitted == 30
     assert sorted(received(bench.listen(), 20)) == list(range(30, 50))
+
+
+def lose_three_topics(bench: Bench) -> list[int]:
+    """Ten puts on each of three topics, whose listeners leave one after the other; returns the times after that."""
+    left_ns: list[int] = []
+    for topic in range(3):
+        subscriber = bench.listen(f"up/**/{0x8000 + topic:X}/**")
+        bench.put(*(numbered(10 * topic + n, topic) for n in range(10)))
+        bench.wait_arrived()
+        subscriber.undeclare()  # type: ignore[no-untyped-call]
+        bench.wait_all_lost()
+        left_ns.append(monotonic_ns())
+    return left_ns
+
+
+def find_all_again(bench: Bench) -> tuple[int, int]:
+    """How many were put again, and how many were not, after a listener of all topics came."""
+    _subscriber = bench.listen()
+    wait_until(lambda: all(each.open for each in bench.publishers), "the routes")
+    return bench.sender.retransmitted, bench.sender.not_retransmitted
+
+
+def test_the_bytes_are_bounded_when_the_time_of_the_loss_is_known(make_bench: MakeBench) -> None:
+    """The monitor may learn up to 1 s later that a node has ended."""
+    bench = make_bench(bytes=10 * 210)
+    bench.links.lost_since_ns = lambda noticed_ns: noticed_ns  # type: ignore[method-assign]
+    lose_three_topics(bench)
+    bench.links.lost_since_ns = lambda noticed_ns: 1  # type: ignore[method-assign]
+    assert find_all_again(bench) == (30, 0)
+
+
+def test_what_has_arrived_takes_no_room_from_what_is_lost(make_bench: MakeBench) -> None:
+    bench = make_bench(bytes=10 * 210)
+    [first_ns, _, _] = lose_three_topics(bench)
+    bench.links.lost_since_ns = lambda at_ns: 1 if at_ns < first_ns else at_ns  # type: ignore[assignment]
+    with bench.held_monitor() as tick:
+        bench.frozen_ns = monotonic_ns() + DETECTION_NS
+        tick()
+        assert [len(each.to_retransmit) for each in bench.publishers] == [10, 0, 0]
+    assert find_all_again(bench) == (10, 0)
+
+
+def test_evicted_puts_of_an_undeclared_publisher_are_counted(make_bench: MakeBench) -> None:
+    bench = make_bench(bytes=3 * 201)
+    bench.sender._publishers.limit = 1
+    subscriber = bench.listen()
+    for topic in range(3):
+        bench.put(*(numbered(5 * topic + n, topic) for n in range(5)))
+    bench.unsubscribe(subscriber)
+    bench.wait_all_lost()
+    assert sum(find_all_again(bench)) == 15
+
+
+def test_the_buffer_holds_what_is_not_confirmed_although_a_put_waits(make_bench: MakeBench) -> None:
+    bench = make_bench()
+    _subscriber = bench.listen()
+    bench.put(numbered(0))
+    losses = bench.sender._possible_losses
+    with bench.held_monitor() as tick:
+        bench.links.all_suspect = True
+        losses._losses[bench.publishers[0]] = monotonic_ns()
+        ticked = Thread(target=tick)
+        with bench.sender._lock:
+            ticked.start()
+            ticked.join(10)
+        assert losses._buffer.hold
 
 
 # --- more publishers than the limit -----------------------------------------------------------------------------------

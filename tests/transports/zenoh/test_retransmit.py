@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The retransmit buffer keeps exactly the last puts, in order and within its bounds, single or in batches."""
 
-from collections import Counter
-
 import msgspec
 import pytest
 from hypothesis import example, given
@@ -251,7 +249,7 @@ def test_confirmed_puts_are_dropped_and_later_ones_stay() -> None:
     notes.buffer.confirmed_ns = 1 + 2_000 * NS_PER_MS
     notes.buffer.drop_confirmed()
     assert notes.stored() == notes.appended[200:]
-    assert notes.buffer.pop_evicted(PUBLISHERS) == {}
+    assert notes.buffer.pop_evicted() == []
 
 
 @pytest.mark.parametrize("together", [True, False])
@@ -265,8 +263,7 @@ def test_confirmed_puts_are_dropped_while_messages_are_appended(together: bool) 
 
 
 def evicted_since(notes: BufferModel, since_ns: int) -> int:
-    evicted = notes.buffer.pop_evicted(PUBLISHERS).values()
-    return sum(number for numbers in evicted for newest_ns, number in numbers if newest_ns >= since_ns)
+    return sum(number for newest_ns, number in notes.buffer.pop_evicted() if newest_ns >= since_ns)
 
 
 @pytest.mark.parametrize("confirmed", [0, 30])
@@ -281,24 +278,28 @@ def test_each_unconfirmed_put_is_kept_or_counted_as_evicted(confirmed: int) -> N
     notes.buffer.drop_confirmed()
     kept = notes.buffer.messages_since(put_ns[confirmed])
     assert len(kept) + evicted_since(notes, put_ns[confirmed]) == 10 * (100 - confirmed)
-    assert notes.buffer.pop_evicted(PUBLISHERS) == {}
+    assert notes.buffer.pop_evicted() == []
 
 
-@pytest.mark.parametrize("together", [True, False])
-def test_evictions_are_counted_by_publisher(together: bool) -> None:
+def test_only_what_was_read_of_its_publisher_is_not_counted_when_it_is_evicted() -> None:
     notes = BufferModel(bytes=64 * 1_000)
-    for _ in range(100):
-        notes.append(3, 5, 0, together=together)
-        notes.append(2, 5, 1, together=together)
-    mixed = [head(number) for number in range(5)]
-    notes.buffer.append([*ORIGINS, *ORIGINS, ORIGINS[0]], notes.now_ns, mixed, [b""] * 5)
-    stored = Counter(name for name, _, _ in notes.stored())
+    for publisher in (0, 1, 0, 1):
+        notes.append(5, 5, publisher, together=True)
+    assert len(notes.buffer.messages_of({"north"})["north"]) == 10
     notes.append(400, 5, 0, together=True)
-    evicted = {
-        name: sum(n for _, n in numbers) for name, numbers in notes.buffer.pop_evicted(PUBLISHERS).items()
-    }
-    assert {name: stored[name] + evicted[name] for name in PUBLISHERS} == {"north": 303, "south": 202}
-    assert notes.buffer.pop_evicted(PUBLISHERS) == {}
+    evicted = 10 * 2 + 400 - len(notes.buffer)
+    assert evicted_since(notes, 0) == evicted - 10
+
+
+def test_the_times_of_evictions_are_bounded() -> None:
+    """Without a TCP link nothing is confirmed."""
+    notes = BufferModel(bytes=64 * 1_000)
+    for _ in range(3_000):
+        notes.append(10, 5, 0, together=True)
+        notes.now_ns += 25 * NS_PER_MS
+    evicted = notes.buffer.pop_evicted()
+    assert len(evicted) <= 512
+    assert sum(number for _, number in evicted) == 30_000 - len(notes.buffer)
 
 
 def test_evictions_without_a_pause_are_forgotten_when_their_puts_have_arrived() -> None:
@@ -332,7 +333,7 @@ def test_a_held_buffer_keeps_all_up_to_twice_its_bytes_and_reports_that_it_is_fu
         notes.now_ns += NS_PER_MS
         assert notes.buffer.is_full == (number >= 98)
     assert notes.buffer.messages_since(0) == notes.appended
-    assert notes.buffer.pop_evicted(PUBLISHERS) == {}
+    assert notes.buffer.pop_evicted() == []
     notes.append(100, 5, 0, together=False)
     assert len(notes.buffer) <= 200
     assert len(notes.buffer) + evicted_since(notes, 0) == 290

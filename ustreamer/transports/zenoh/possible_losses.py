@@ -16,6 +16,7 @@ A put that may be lost is in one or more of these places:
 | records of the durable queue | which were on disk before they were sent, without a receipt | their receipt, or 1 s |
 """
 
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from operator import attrgetter, itemgetter
@@ -31,6 +32,7 @@ from ustreamer.transports.zenoh.retransmit import (
     Origin,
     RetransmitBuffer,
     RetransmitConfig,
+    join_oldest,
 )
 from ustreamer.transports.zenoh.route_publishers import (
     DISCOVERY_NS,
@@ -54,7 +56,9 @@ _OVERDUE_NS: Final = 300_000_000
 _FORGOTTEN_NS: Final = 10_000_000_000
 """Twice the longest wait of a put: a put that is not remembered then never will be."""
 _LOCK_S: Final = 0.02
-"""Longer than the puts of a busy sender, shorter than a tick."""
+"""A tick of the monitor waits for the put lock for this time, and after some missed ticks for the longer one."""
+_MISSED_TICKS: Final = 4
+_LONG_LOCK_S: Final = 0.25
 _RETURN_NS: Final = 1_500_000_000
 """The time in which a lost subscriber may return: a Zenoh node that lost its link connects again after 1 s."""
 
@@ -115,14 +119,15 @@ class PossibleLosses:
         """Remembers puts, as `RetransmitBuffer.append`. The caller holds the put lock."""
         self.is_enabled: Final = self._buffer.is_enabled
         """Whether puts are remembered."""
-        # Of lost publishers: evicted from the retransmit buffer, and not counted yet. Put times and numbers.
-        self._evicted: dict[Hashable, list[tuple[int, int]]] = {}
+        # Evicted from the retransmit buffer unconfirmed; not yet counted, because the time of a loss is not known.
+        self._evicted: deque[tuple[int, int]] = deque()
         self._losses: dict[RoutePublisher, int] = {}
         """Publishers that lost their subscribers, each with the time; `collect` empties it."""
         self._store = sent_store
         self._sent_keeper = None if sent_store is None else SentKeeper(sent_store)
         self._awaited_keeper = None if sent_store is None else AwaitedKeeper(sent_store)
         self._kept_until_ns = 0  # up to this time, the store has all puts to suspect nodes
+        self._missed_ticks = 0
         self._new_losses: dict[RoutePublisher, _NewLoss] = {}
         """Publishers that lost their subscribers just now."""
         publishers.on_matching = self._on_matching_status
@@ -177,35 +182,36 @@ class PossibleLosses:
         if self._awaited is not None and self._awaited_keeper is not None:
             self._keep_awaited(self._awaited, self._awaited_keeper)
         self._keep_suspect()
-        if self._losses:
-            if not self._put_lock.acquire(timeout=_LOCK_S):
-                return  # a put waits. What is lost must be collected before the buffer drops it
-            try:
-                self.collect()
-            finally:
-                self._put_lock.release()
-        links, buffer = self._link_monitor, self._buffer
+        links, buffer, keeper = self._link_monitor, self._buffer, self._sent_keeper
         # Until it fits again: the first sign of life confirms nothing yet.
         hold, confirmed_ns = links.all_suspect or (buffer.hold and buffer.is_full), links.confirmed_ns
         if self._awaited is not None:
             oldest_ns = self._awaited.oldest_kept_ns
             hold |= oldest_ns < self._monotonic_ns() - _OVERDUE_NS
             confirmed_ns = min(confirmed_ns, oldest_ns)
-        # Assigned once, at the end: a put on another thread drops what is confirmed at that moment.
-        buffer.hold, buffer.confirmed_ns = hold, confirmed_ns
-        if self._put_lock.acquire(blocking=False):  # a put may wait for seconds
-            try:
-                with self._buffer_lock:
-                    buffer.drop_confirmed()
-                if self._awaited is not None:
-                    self._retransmit_unconfirmed(self._awaited)
-                if self._sent_keeper is None:
-                    self._pop_lost_puts()
-            finally:
-                self._put_lock.release()
-        keeper = self._sent_keeper
-        if keeper is not None and (self._new_losses or keeper.has_puts):
-            self._keep_lost(keeper)
+        buffer.hold = hold
+        # A put may hold the lock for seconds, and the puts of a busy sender hold it nearly always.
+        is_locked = self._put_lock.acquire(
+            timeout=_LOCK_S if self._missed_ticks < _MISSED_TICKS else _LONG_LOCK_S
+        )
+        self._missed_ticks = 0 if is_locked else self._missed_ticks + 1
+        if not is_locked:
+            if not self._losses:  # else they must be collected before the buffer drops what is confirmed
+                buffer.confirmed_ns = confirmed_ns
+            return
+        try:
+            self.collect()
+            buffer.confirmed_ns = confirmed_ns
+            with self._buffer_lock:
+                buffer.drop_confirmed()
+            if self._awaited is not None:
+                self._retransmit_unconfirmed(self._awaited)
+            lost = self._pop_lost_puts()
+            arrived = self._arrived()
+        finally:
+            self._put_lock.release()
+        if keeper is not None:
+            self._store_lost(keeper, lost, arrived)
 
     # --- publishers lose and find subscribers -------------------------------------------------------------------------
 
@@ -249,10 +255,12 @@ class PossibleLosses:
             return
         with self._buffer_lock:
             remembered = self._buffer.messages_of(losses.keys())
-            for lost, numbers in self._buffer.pop_evicted(losses).items():
-                self._evicted.setdefault(lost, []).extend(numbers)
+            self._evicted += self._buffer.pop_evicted()
+        join_oldest(self._evicted)
         for publisher, noticed_ns in losses.items():
-            if not publisher.to_retransmit:  # else this time is later than that of the first loss
+            if (
+                publisher.opened_ns >= publisher.lost_ns
+            ):  # else this time is later than that of the first loss
                 publisher.lost_ns = noticed_ns
             # Once each: a message that was put again is remembered twice, and copies would double at each loss.
             puts = (*publisher.to_retransmit, *remembered.get(publisher, ()))
@@ -262,14 +270,14 @@ class PossibleLosses:
                 if self._awaited_keeper is not None:
                     self._awaited.block(self._awaited_keeper.ids_of(publisher))
             self._new_losses[publisher] = _NewLoss(noticed_ns + DETECTION_NS)
-        self._bound_waiting()
 
     def _bound_waiting(self) -> None:
-        """Bound the messages that wait for lost subscribers, by twice the bytes of the retransmit buffer.
+        """Bound the lost messages that wait for subscribers, by twice the bytes of the retransmit buffer.
 
-        An outage of all publishers fits. The publishers that lost their subscribers first give up theirs.
+        An outage of all publishers fits. Those that lost their subscribers first give up what only the memory has.
         """
-        waiting = sorted((each for each in self._publishers if each.to_retransmit), key=attrgetter("lost_ns"))
+        settled = (each for each in self._publishers if each.to_retransmit and each not in self._new_losses)
+        waiting = sorted(settled, key=attrgetter("lost_ns"))
         sizes = [
             sum(OVERHEAD_BYTES + len(message.payload) for _, message in each.to_retransmit)
             for each in waiting
@@ -278,8 +286,13 @@ class PossibleLosses:
         for publisher, size in zip(waiting[:-1], sizes, strict=False):
             if excess <= 0:
                 return
-            self.give_up(publisher)
             excess -= size
+            stored = () if self._awaited_keeper is None else self._awaited_keeper.ids_of(publisher)
+            ids = {receipt_id(message.id) for _, message in publisher.to_retransmit}.difference(stored)
+            self.not_retransmitted += len(ids)
+            if self._awaited is not None:
+                self._awaited.forget([*ids])
+            publisher.to_retransmit = []
 
     def on_subscriber_found(self, publisher: RoutePublisher) -> None:
         """Retransmit possibly lost messages and open the route, if a subscriber still matches."""
@@ -308,9 +321,9 @@ class PossibleLosses:
         try:
             # Those that only the store has are older: the memory has evicted them.
             for id, put_ns, message in self._stored_of(publisher, ids):
-                self._retransmit_lost_put(publisher, id, put_ns, message)
+                self._retransmit_lost_put(id, put_ns, message)
             for put_ns, message in lost:
-                self._retransmit_lost_put(publisher, receipt_id(message.id), put_ns, message)
+                self._retransmit_lost_put(receipt_id(message.id), put_ns, message)
         except UStatusError:
             publisher.to_retransmit = to_retransmit
             return False
@@ -328,38 +341,43 @@ class PossibleLosses:
         self, publisher: RoutePublisher, known: AbstractSet[bytes]
     ) -> Iterator[tuple[bytes, int, UMessage]]:
         """The puts without a receipt that the store has, without those in `known`, one by one."""
-        awaited, keeper = self._awaited, self._awaited_keeper
-        if awaited is None or keeper is None:
-            return
-        for id in keeper.ids_of(publisher):
-            found = None if id in known or not awaited.is_awaited(id) else keeper.read(id)
+        for id in self._stored_ids(publisher, known):
+            found = None if self._awaited_keeper is None else self._awaited_keeper.read(id)
             if found is not None and not self._is_answered(found[1]):
                 yield id, *found
 
-    def _retransmit_lost_put(
-        self, publisher: RoutePublisher, id: bytes, put_ns: int, message: UMessage
-    ) -> None:
+    def _stored_ids(self, publisher: RoutePublisher, known: AbstractSet[bytes]) -> list[bytes]:
+        awaited, keeper = self._awaited, self._awaited_keeper
+        if awaited is None or keeper is None:
+            return []
+        return [id for id in keeper.ids_of(publisher) if id not in known and awaited.is_awaited(id)]
+
+    def _retransmit_lost_put(self, id: bytes, put_ns: int, message: UMessage) -> None:
         """Put this again, or count it. With a closed session it waits for its receipt as before, and UStatusError rises."""
-        awaited = self._awaited
-        was_awaited = awaited is not None and awaited.is_awaited(id)
-        if awaited is not None:
-            awaited.forget([id])
+        withdrawn = () if self._awaited is None else self._awaited.withdraw(id)
         try:
             if not self._retransmit(put_ns, message):
                 self.not_retransmitted += 1
         except UStatusError:
-            if awaited is not None and was_awaited:
-                awaited.await_earlier({each: {id: put_ns} for each in publisher.receivers})
+            for each in withdrawn:
+                each.add_blocked({id: put_ns})
             raise
 
     def _count_evicted(self, publisher: RoutePublisher) -> None:
-        """Count the evicted puts of this publisher made since its loss that are not in the store, each once."""
-        evicted = self._evicted.pop(publisher, None)
-        if evicted is not None:
-            since_ns, keeper = self._lost_since_ns(publisher), self._awaited_keeper
-            until_ns = max(newest_ns for newest_ns, _ in evicted)
-            stored = 0 if keeper is None else keeper.count_between(publisher, since_ns, until_ns)
-            self.not_retransmitted += max(0, _sum_since(evicted, since_ns) - stored)
+        """Count the evicted puts of all publishers since the loss of this one that are not in the store, each once."""
+        if not self._evicted:
+            return
+        since_ns, until_ns = self._lost_span(publisher)
+        counted = [each for each in self._evicted if since_ns <= each[0] <= until_ns]
+        if counted:
+            keeper, newest_ns = self._awaited_keeper, counted[-1][0]
+            stored = 0 if keeper is None else keeper.count_between(since_ns, newest_ns)
+            self.not_retransmitted += max(0, sum(number for _, number in counted) - stored)
+            self._evicted = deque(each for each in self._evicted if not since_ns <= each[0] <= until_ns)
+
+    def _lost_span(self, publisher: RoutePublisher) -> tuple[int, int]:
+        """The time in which lost puts of this publisher were made. The last one may have waited when it was closed."""
+        return self._lost_since_ns(publisher), publisher.lost_ns + _FORGOTTEN_NS
 
     def _lost_of(
         self, publisher: RoutePublisher, to_retransmit: list[tuple[int, UMessage]]
@@ -387,18 +405,16 @@ class PossibleLosses:
         self.retransmitted += 1
         return True
 
-    def give_up(self, publisher: RoutePublisher) -> None:
+    def on_undeclared(self, publisher: RoutePublisher) -> None:
         """Count what the publisher had to put again: nothing does it now. Call `collect` before it is removed."""
-        self._count_evicted(publisher)
         if not publisher.to_retransmit:
             return
-        stored = list(
-            self._stored_of(publisher, {receipt_id(message.id) for _, message in publisher.to_retransmit})
-        )
+        self._count_evicted(publisher)
+        ids = [receipt_id(message.id) for _, message in publisher.to_retransmit]
+        stored = self._stored_ids(publisher, frozenset(ids))
         self.not_retransmitted += len(stored) + len(self._lost_of(publisher, publisher.to_retransmit))
         if self._awaited is not None:
-            ids = [receipt_id(message.id) for _, message in publisher.to_retransmit]
-            self._awaited.forget([*(id for id, _, _ in stored), *ids])
+            self._awaited.forget([*stored, *ids])
         publisher.to_retransmit = []
 
     def _is_answered(self, message: UMessage) -> bool:
@@ -517,18 +533,13 @@ class PossibleLosses:
         ):
             self._kept_until_ns = puts[-1][1]
 
-    def _keep_lost(self, keeper: SentKeeper) -> None:
-        """Store what the publishers without subscribers may have lost, and release what has arrived since."""
-        if not self._put_lock.acquire(blocking=False):  # a put may hold the lock for seconds
-            return
-        try:
-            lost = self._pop_lost_puts()
-            arrived = [each for each, last_ns in keeper.last_puts() if self._has_arrived(each, last_ns)]
-        finally:
-            self._put_lock.release()
-        # Without the lock: a sender holds the lock of the store and waits for ours.
+    def _store_lost(self, keeper: SentKeeper, lost: Sequence[Put], arrived: Sequence[Hashable]) -> None:
+        """Store what the publishers without subscribers may have lost, and release what has arrived since.
+
+        Without the put lock: a sender holds the lock of the store and waits for ours.
+        """
         if not keeper.keep(lost):
-            for publisher, loss in self._new_losses.items():
+            for publisher, loss in list(self._new_losses.items()):
                 self._new_losses[publisher] = _NewLoss(loss.watched_until_ns)  # again at the next tick
         keeper.release(arrived)
 
@@ -537,9 +548,11 @@ class PossibleLosses:
 
         The time of a loss may be known later than the loss of the subscribers. After that, what has arrived is dropped.
         """
-        now_ns = self._monotonic_ns()
+        now_ns, is_settled = self._monotonic_ns(), False
         lost: list[Put] = []
         for publisher, loss in list(self._new_losses.items()):
+            if self._sent_keeper is None and now_ns <= loss.watched_until_ns:
+                continue
             since_ns = self._lost_since_ns(publisher)
             if self._sent_keeper is not None and since_ns < loss.kept_since_ns:
                 lost += (
@@ -552,7 +565,15 @@ class PossibleLosses:
                 del self._new_losses[publisher]
                 self._forget_answered(publisher.to_retransmit)
                 publisher.to_retransmit = self._lost_of(publisher, publisher.to_retransmit)
+                is_settled = True
+        if is_settled:
+            self._bound_waiting()
         return lost
+
+    def _arrived(self) -> list[Hashable]:
+        """The publishers whose messages in the store have arrived."""
+        last_puts = () if self._sent_keeper is None else self._sent_keeper.last_puts()
+        return [each for each, last_ns in last_puts if self._has_arrived(each, last_ns)]
 
     def _has_arrived(self, publisher: Hashable, last_ns: int) -> bool:
         """Whether all puts of `publisher` up to the time have arrived, or nothing sends them again."""
@@ -613,17 +634,17 @@ class PossibleLosses:
 
     def _count_evicted_at_end(self, since_ns: int, further: Mapping[UUID, int]) -> int:
         """The number of evicted puts that may be lost, without those in `further`; too high rather than too low."""
-        lost = {each: self._lost_since_ns(each) for each in self._evicted if isinstance(each, RoutePublisher)}
-        lost_ns = min(lost.values(), default=NEVER_NS)
-        until_ns = max((each for numbers in self._evicted.values() for each, _ in numbers), default=0)
+        spans = list(map(self._lost_span, self._lost_publishers())) if self._evicted else []
+        counted = [each for each in self._evicted if any(first <= each[0] <= last for first, last in spans)]
+        lost_ns = min((first for first, _ in spans), default=NEVER_NS)
+        until_ns = max((newest_ns for newest_ns, _ in counted), default=0)
         times, keeper = list(further.values()), self._awaited_keeper
         if keeper is not None:
             for id, put_ns in further.items():
                 times += keeper.put_times(receipt_id(id)) - {put_ns}
-        evicted = sum(_sum_since(self._evicted[each], since) for each, since in lost.items())
+        evicted = sum(number for _, number in counted)
         evicted -= min(evicted, sum(lost_ns <= each <= until_ns for each in times))
-        others = self._buffer.pop_evicted(list(self._publishers))
-        newer = sum(_sum_since(numbers, since_ns) for numbers in others.values())
+        newer = _sum_since(self._buffer.pop_evicted(), since_ns)
         newer -= min(newer, sum(each > until_ns and each >= since_ns for each in times))
         self._evicted.clear()
         return evicted + newer

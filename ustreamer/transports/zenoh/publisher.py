@@ -366,7 +366,7 @@ class ZenohSender:
 
     def _undeclare(self, publisher: RoutePublisher) -> None:
         """End a publisher that was removed."""
-        self._possible_losses.give_up(publisher)
+        self._possible_losses.on_undeclared(publisher)
         self._headers.drop_those_of(publisher)
         publisher.undeclare()
 

@@ -13,8 +13,8 @@ its memory was cold (docs/decisions/0026-optimization-log.md).
 """
 
 from array import array
-from collections import Counter, deque
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import accumulate, cycle, islice, pairwise
 from threading import Lock
@@ -33,8 +33,17 @@ OVERHEAD_BYTES: Final = 200
 _BLOCK_SHARE: Final = 64  # a block has at most 1/64 of every bound
 _BLOCK_MESSAGES: Final = 62
 _EVICTED_NS: Final = 50_000_000  # evictions of this time are counted together
+_MAX_EVICTED: Final = 512  # times
 _NS_PER_MS: Final = 1_000_000
 _NEVER_NS: Final = 1 << 62
+
+
+def join_oldest(evicted: deque[tuple[int, int]]) -> None:
+    """Bound the times of evictions: the oldest are counted together, with the time of the newest of them."""
+    while len(evicted) > _MAX_EVICTED:
+        _, number = evicted.popleft()
+        newest_ns, further = evicted.popleft()
+        evicted.appendleft((newest_ns, number + further))
 
 
 class RetransmitConfig(msgspec.Struct, frozen=True):
@@ -132,14 +141,14 @@ class _Block(msgspec.Struct, frozen=True, gc=False):
     def newest_ns(self) -> int:
         return self.parts[-1].put_ns
 
-    def numbers(self) -> Counter[Hashable]:
-        """The number of messages of each publisher."""
-        found: Counter[Hashable] = Counter()
-        for part in self.parts:
-            share = part.message_count // len(part.origins)
-            for origin in part.origins:
-                found[origin.publisher] += share
-        return found
+    def count_read(self, read: Mapping[Hashable, int]) -> int:
+        """The number of messages that were put up to the time of their publisher in `read`."""
+        return sum(
+            part.message_count // len(part.origins)
+            for part in self.parts
+            for origin in part.origins
+            if part.put_ns <= read.get(origin.publisher, -1)
+        )
 
     def messages_of(
         self, publishers: AbstractSet[Hashable] | None
@@ -172,9 +181,9 @@ class RetransmitBuffer:
         """Whether unconfirmed puts are kept beyond the bounds."""
         self.confirmed_ns = 0
         """All puts before this time have arrived."""
-        self._read_ns = 0  # up to this time, `messages_of` has returned what is lost
-        # Unconfirmed: the put time of the newest, and the number of each publisher.
-        self._evicted: deque[tuple[int, Counter[Hashable]]] = deque()
+        self._read_ns = 0  # the last time of `_read`
+        self._read: dict[Hashable, int] = {}  # up to this time, `messages_of` has returned all of a publisher
+        self._evicted: deque[tuple[int, int]] = deque()  # unconfirmed: put time of the newest, number
         self._block_until_ns = 0  # later messages start a new block
         self._evict_at_ns = _NEVER_NS  # when the oldest block is too old
         self._begin_block()
@@ -241,9 +250,7 @@ class RetransmitBuffer:
             if len(blocks) == 1 and not self._sizes:
                 self._evict_at_ns = -1  # it alone fills the bounds: the next message replaces it
                 return
-            block = self._drop_oldest()
-            if block.newest_ns > self._read_ns:
-                self._count_evicted(block)
+            self._count_evicted(self._drop_oldest())
         self._evict_at_ns = blocks[0].newest_ns + self._window_ns if blocks else _NEVER_NS
 
     def evict_old(self, now_ns: int) -> None:
@@ -266,10 +273,14 @@ class RetransmitBuffer:
         return block
 
     def _count_evicted(self, block: _Block) -> None:
-        newest_ns, numbers = block.newest_ns, block.numbers()
-        if self._evicted and newest_ns // _EVICTED_NS == self._evicted[-1][0] // _EVICTED_NS:
-            numbers.update(self._evicted.pop()[1])
-        self._evicted.append((newest_ns, numbers))
+        newest_ns, number, evicted = block.newest_ns, len(block.sizes), self._evicted
+        if newest_ns <= self._read_ns:
+            number -= block.count_read(self._read)
+        if evicted and newest_ns // _EVICTED_NS == evicted[-1][0] // _EVICTED_NS:
+            number += evicted.pop()[1]
+        if number:
+            evicted.append((newest_ns, number))
+            join_oldest(evicted)
 
     def drop_confirmed(self) -> None:
         """Drop the blocks of puts that have arrived, and forget their evictions."""
@@ -284,14 +295,11 @@ class RetransmitBuffer:
         """Whether the next put may evict another one."""
         return self._bytes + self._open_bytes > self._max_bytes
 
-    def pop_evicted(self, publishers: Iterable[Hashable]) -> dict[Hashable, list[tuple[int, int]]]:
-        """The unconfirmed puts of these publishers that were evicted: put times and numbers, some together; once."""
-        found: dict[Hashable, list[tuple[int, int]]] = {}
-        for publisher in publishers if self._evicted else ():
-            for newest_ns, numbers in self._evicted:
-                if number := numbers.pop(publisher, 0):
-                    found.setdefault(publisher, []).append((newest_ns, number))
-        return found
+    def pop_evicted(self) -> list[tuple[int, int]]:
+        """The unconfirmed puts evicted since the last call: put times and numbers, some together."""
+        evicted = list(self._evicted)
+        self._evicted.clear()
+        return evicted
 
     def messages_since(self, since_ns: int) -> list[tuple[Hashable, int, UMessage]]:
         """The remembered puts since then in order, each with its publisher and time."""
@@ -310,7 +318,10 @@ class RetransmitBuffer:
             self._close_block()
             self._evict_at_ns = -1  # the next message may exceed the bounds
         found: dict[Hashable, list[tuple[int, UMessage]]] = {}
+        if not self._blocks or self._blocks[0].newest_ns > self._read_ns:
+            self._read.clear()
         self._read_ns = self._blocks[-1].newest_ns if self._blocks else 0
+        self._read.update(dict.fromkeys(publishers, self._read_ns))
         for block in self._blocks:
             for publisher, put_ns, message in block.messages_of(publishers):
                 found.setdefault(publisher, []).append((put_ns, message))

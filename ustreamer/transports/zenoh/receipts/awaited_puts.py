@@ -62,8 +62,10 @@ class AwaitedPuts:
     def subtract_from(self, ids: set[bytes]) -> None:
         """Remove from `ids` what waits."""
         with self._lock:
-            ids.difference_update(self._index())
-            ids.difference_update(self._blocked)
+            for puts in self._waiting, self._blocked:
+                ids -= puts.keys() & ids
+            if ids and self._in_order:  # some may wait again
+                ids -= self._index().keys() & ids
 
     def _index(self, before_ns: int = NEVER_NS) -> dict[bytes, int]:
         """All that is not blocked, or that part of it with all puts before this time. The caller holds the lock."""
@@ -133,6 +135,8 @@ class AwaitedPuts:
 
     def add_earlier(self, earlier: Mapping[bytes, int]) -> None:
         """Wait for the receipts of puts that were made some time ago."""
+        if not earlier:
+            return
         with self._lock:
             self._waiting = dict(sorted({**earlier, **self._index()}.items(), key=itemgetter(1)))
 
@@ -166,10 +170,10 @@ class AwaitedPuts:
                     found.update((id, puts[id]) for id in new if puts[id] < before_ns)
         return found
 
-    def blocked(self) -> dict[bytes, int]:
-        """The blocked puts, with their times."""
-        with self._lock:
-            return dict(self._blocked)
+    @property
+    def has_blocked(self) -> bool:
+        """Whether a put is blocked."""
+        return bool(self._blocked)
 
     @property
     def oldest_ns(self) -> int:

@@ -70,6 +70,7 @@ class Receiver:
     __slots__ = (
         "changed_ns",
         "gone_ns",
+        "has_left",
         "is_ready",
         "last_tokens",
         "newest_ns",
@@ -95,6 +96,8 @@ class Receiver:
         """The time of the newest put with a receipt."""
         self.present_since_ns = self.changed_ns = now_ns
         self.gone_ns = NEVER_NS
+        self.has_left = False
+        """Whether it is away for longer than the window. It remains only as long as a put of it is blocked."""
         self.probes = 0
         """How often the newest put was made again since the last receipt."""
 
@@ -137,7 +140,7 @@ class Receiver:
 class AwaitedReceipts:
     """The receivers of one endpoint. All times are monotonic, in ns.
 
-    `received` counts the ids in receipts, `missing` the puts that were never confirmed, `refused` malformed keys and
+    `received` counts the ids in receipts, `missing` those that never came, `refused` malformed keys and
     payloads, and receivers above the bound.
     """
 
@@ -155,8 +158,6 @@ class AwaitedReceipts:
         self._window_ns = window_ns
         self._lock = Lock()
         self._receivers: dict[tuple[str, str], Receiver] = {}
-        self._left = AwaitedPuts()
-        """Blocked puts of receivers that were away for longer than the window."""
         self._latency_ns = 0
         """From the oldest put of a receipt to the receipt, on average."""
         self._retransmissions: dict[bytes, int] = {}
@@ -216,7 +217,7 @@ class AwaitedReceipts:
         if receiver is None:
             if not is_present:
                 return True
-            if len(self._receivers) >= MAX_RECEIVERS:
+            if sum(not each.has_left for each in self._receivers.values()) >= MAX_RECEIVERS:
                 return False
             receiver = self._receivers[name] = Receiver(now_ns)
         token = giver.instance, filters
@@ -227,7 +228,7 @@ class AwaitedReceipts:
             if len(receiver.last_tokens) >= 2 * _MAX_TOKENS:
                 receiver.last_tokens = dict(receiver.tokens)
             receiver.tokens[token] = receiver.last_tokens[token] = now_ns
-            receiver.gone_ns = NEVER_NS
+            receiver.gone_ns, receiver.has_left = NEVER_NS, False
         elif not is_present:
             receiver.tokens.pop(token, None)
             if not receiver.tokens:
@@ -293,7 +294,7 @@ class AwaitedReceipts:
                 receiver.puts.add_earlier({id: put_ns for id, put_ns in ids.items() if id not in early})
 
     def _puts(self) -> list[AwaitedPuts]:
-        return [*(each.puts for each in tuple(self._receivers.values())), self._left]
+        return [each.puts for each in tuple(self._receivers.values())]
 
     def is_awaited(self, id: bytes) -> bool:
         """Whether a receipt of this put is missing."""
@@ -302,6 +303,8 @@ class AwaitedReceipts:
     def received_of(self, ids: KeysView[bytes]) -> set[bytes]:
         """Those of `ids` that wait for no receipt."""
         found = set(ids)
+        if not found:
+            return found
         for each in self._puts():
             each.subtract_from(found)
         return found
@@ -315,6 +318,12 @@ class AwaitedReceipts:
         """This is put again now, and then waits again. Call `forget` if it does not."""
         for each in self._puts():
             each.forget((id,))
+
+    def withdraw(self, id: bytes) -> list[AwaitedPuts]:
+        """This is put again now, and then waits again. Returns what to add it to if that fails."""
+        found = [each for each in self._puts() if id in each]
+        self.forget([id])
+        return found
 
     def forget(self, ids: Sequence[bytes]) -> None:
         """Wait for no receipt of these."""
@@ -352,7 +361,7 @@ class AwaitedReceipts:
     @property
     def oldest_kept_ns(self) -> int:
         """As `oldest_ns`, also for receivers that are away and may return: their puts must be remembered."""
-        return min(each.oldest_ns for each in self._puts())
+        return min((each.oldest_ns for each in self._puts()), default=NEVER_NS)
 
     @property
     def count(self) -> int:
@@ -386,25 +395,28 @@ class AwaitedReceipts:
 
     def _update_receivers(self, now_ns: int) -> None:
         """Apply ended tokens and the bounds. Wait no longer for receivers that are away for longer than the window."""
-        self._trim(self._left)
+        left: list[tuple[int, tuple[str, str]]] = []
         for name, receiver in tuple(self._receivers.items()):
-            self._trim(receiver.puts)
+            self._drop_retransmissions(trimmed := receiver.puts.trim(MAX_AWAITED))
+            self.missing += len(trimmed)
             is_gone = now_ns - receiver.gone_ns > self._window_ns
             with self._lock:
                 if now_ns - receiver.changed_ns > _LOST_NS and (receiver.tokens or is_gone):
                     self.changed |= len(receiver.tokens) != len(receiver.last_tokens)
                     receiver.last_tokens = dict(receiver.tokens)
-                if is_gone and not receiver.tokens:
+                receiver.has_left = is_gone and not receiver.tokens
+                if receiver.has_left and not receiver.puts.has_blocked:
                     del self._receivers[name]
-                    self._left.add_blocked(receiver.puts.blocked())
-            if is_gone and not receiver.tokens:  # other receivers may still confirm these
-                ids = list(receiver.puts.before(NEVER_NS))
-                self.missing += len(ids)
-                receiver.puts.forget(ids)
-                self._drop_retransmissions([id for id in ids if not self.is_awaited(id)])
+            if receiver.has_left:
+                self._miss(receiver, list(receiver.puts.before(NEVER_NS)))
+                left.append((receiver.gone_ns, name))
+        for _, name in sorted(left)[:-MAX_RECEIVERS]:
+            forgotten = self._receivers.pop(name, None)
+            if forgotten is not None:
+                self._miss(forgotten, list(forgotten.puts.all_before(NEVER_NS, frozenset())))
 
-    def _trim(self, puts: AwaitedPuts) -> None:
-        """Forget the oldest puts above the bound."""
-        trimmed = puts.trim(MAX_AWAITED)
-        self.missing += len(trimmed)
-        self._drop_retransmissions(trimmed)
+    def _miss(self, receiver: Receiver, ids: Sequence[bytes]) -> None:
+        """Wait no longer for these receipts of a receiver that has left. The others may still give theirs."""
+        self.missing += len(ids)
+        receiver.puts.forget(ids)
+        self._drop_retransmissions([id for id in ids if not self.is_awaited(id)])
