@@ -976,6 +976,20 @@ def test_a_sent_request_may_be_on_disk_until_the_disk_has_deleted_it(start: Make
     life.die()
 
 
+def test_a_kept_request_may_be_on_disk_until_the_disk_has_deleted_it(start: MakeDurableQueueRig) -> None:
+    life, sent = start(ScriptedTransport()), call(CALLER, 0)
+    delivery = Delivery(life.gateway, life.queue, None, None)
+    assert life.queue.keep("receipts", [life.queue.sent_message(delivery, sent)])
+    assert life.write()
+    assert life.queue.release("receipts", [sent.id])
+    with_refused_writes(errno.EROFS, life.write)
+    after_each = [life.queue.has_sent_requests]
+    assert life.write()
+    after_each.append(life.queue.has_sent_requests)
+    assert after_each == [True, False]
+    life.die()
+
+
 def test_a_write_that_fails_forgets_no_deletion(
     start: MakeDurableQueueRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

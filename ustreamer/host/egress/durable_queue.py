@@ -690,7 +690,7 @@ class DurableQueue(EndpointQueue):
                 self._on_written(item, key)
             for (record, _), key in zip(sent, keys[len(batch) :], strict=False):
                 self._sent_records.on_written(record, key)
-            self._sent_records.on_commit(set(obsolete))
+            self._sent_records.on_commit(self._spool.pending_deletes)
             self._committed += len(keys)
             # After an error, messages that ended during the write are not on disk.
             if write_error is not None:

@@ -7,7 +7,7 @@ and have arrived (`release`). Out: batches to write (`peek_batch`), and keys to 
 A Request leaves the disk before its Response is dispatched: `release_request`, then wait until `has_request` is false.
 """
 
-from collections.abc import Collection, Container, Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from typing import Final
 
 from ustreamer.core.egress.limits import EgressLimits, QueuedMessage
@@ -150,14 +150,13 @@ class SentRecords:
         if record.is_released:
             self._obsolete.append(key)
 
-    def on_commit(self, deleted: Container[bytes]) -> None:
-        """The write of the last batch is over, and the store has these keys to delete."""
+    def on_commit(self, undeleted: Collection[bytes]) -> None:
+        """The write of the last batch is over. The disk has refused the deletion of these keys so far."""
         self._being_written = set()
         if self._requests:
+            on_disk = {*self._obsolete, *undeleted}
             ended = [
-                id
-                for id, each in self._requests.items()
-                if each.is_released and (not each.key or each.key in deleted)
+                id for id, each in self._requests.items() if each.is_released and each.key not in on_disk
             ]
             for id in ended:
                 del self._requests[id]
