@@ -124,8 +124,8 @@ MUTATIONS: Final = (
     Mutation(
         "what the retransmit buffer evicts is not counted",
         f"{_ZENOH}/retransmit.py",
-        "                self._count_evicted(block)\n",
-        "                pass\n",
+        "            self._count_evicted(self._drop_oldest())\n",
+        "            self._drop_oldest()\n",
     ),
     Mutation(
         "a stop forgets what may not have arrived",
