@@ -524,7 +524,7 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
         `refused_announcement` counts invalid tokens of peers, `refused_announcement_limit` and
         `refused_advertisement_limit` those over the limits. `advertisements_failed` counts our topic advertisements
         that Zenoh refused. With `receipts`: `receipts_given`, `receipts_received`, and `receipts_waiting` count messages;
-        `receipts_missing` those that were never confirmed; `receipt_duplicates` dropped copies. `receipts_not_announced`
+        `receipts_missing` receipts that never came; `receipt_duplicates` dropped copies. `receipts_not_announced`
         counts filters without an announcement.
         """
         with self._lock:
