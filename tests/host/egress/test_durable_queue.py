@@ -419,8 +419,9 @@ def test_a_reload_is_repeated_until_the_disk_takes_its_limits(
     life.offer(life.number(0))
     with monkeypatch.context() as no_memory:
         no_memory.setattr(life.queue._spool, "set_limits", refuse)
-        assert not life.write()
+        assert life.write()
     assert life.queue.persisted == 1
+    life.clock.advance(s=1)
     [message] = life.numbers(1)
     life.offer(UMessage(message.id, message.attributes, b"p" * 10_000_000))
     assert life.write()
@@ -434,7 +435,7 @@ def test_limits_that_no_memory_can_hold_cost_no_message(start: MakeDurableQueueR
         assert life.write()
     life.queue.set_limits(with_limits(queue_messages=1, spool_bytes=1 << 46))
     life.offer(life.number(2))
-    assert not life.write()
+    assert life.write()
     assert life.queue.persisted == 3
     life.wire.then = None
     life.queue.on_link_up()

@@ -2,7 +2,7 @@
 """Puts that may be lost are put again, kept or reported: with real sessions in this process."""
 
 from collections.abc import Hashable
-from threading import Lock, Thread
+from threading import Lock
 from time import monotonic_ns
 from typing import Any
 
@@ -18,7 +18,7 @@ from ustreamer.transports.zenoh import route_publishers
 from ustreamer.transports.zenoh.decoder import HEAD, ID_TAG, VERSION_AND_TAGS
 from ustreamer.transports.zenoh.link_monitor import DETECTION_NS, UnconfirmedSpan
 from ustreamer.transports.zenoh.possible_losses import PossibleLosses
-from ustreamer.transports.zenoh.retransmit import AnsweredRequests, Origin, RetransmitConfig
+from ustreamer.transports.zenoh.retransmit import AnsweredRequests, Origin, RetransmitConfig, join_oldest
 from ustreamer.transports.zenoh.route_publishers import RoutePublishers
 from ustreamer.uprotocol.uattributes import UPriority
 from ustreamer.uprotocol.umessage import request
@@ -237,6 +237,53 @@ def test_evicted_puts_are_counted_when_their_own_publisher_finds_a_subscriber(ma
     assert bench.sender.not_retransmitted == 5
 
 
+def test_older_evictions_wait_for_the_publisher_that_was_lost_first(make_bench: MakeBench) -> None:
+    bench = make_bench(bytes=3 * 201)
+    first, _second = bench.listen("up/**/8000/**"), bench.listen("up/**/8001/**")
+    bench.put(*(numbered(n) for n in range(5)), *(numbered(n, 1) for n in range(5, 8)))
+    bench.unsubscribe(first)
+    losses = bench.sender._possible_losses
+    assert sum(number for _, number in losses._evicted) == 5
+    for number in range(600):  # of later losses
+        losses._evicted.append((monotonic_ns() + number * 50 * NS_PER_MS, 1))
+        join_oldest(losses._evicted)
+    first = bench.listen("up/**/8000/**")
+    bench.put(numbered(9))
+    assert received(first, 1) == [9]
+    assert bench.sender.not_retransmitted == 605
+
+
+def test_evictions_are_counted_if_their_publisher_is_undeclared(make_bench: MakeBench) -> None:
+    bench = make_bench(bytes=3 * 201)
+    first, _second = bench.listen("up/**/8000/**"), bench.listen("up/**/8001/**")
+    bench.put(*(numbered(n) for n in range(5)), *(numbered(n, 1) for n in range(5, 10)))
+    bench.unsubscribe(first)
+    assert [each.to_retransmit for each in bench.publishers if each.lost_ns] == [[]]
+    bench.sender._publishers.limit = 1
+    wait_until(lambda: len(bench.publishers) == 1, "the end of the publisher")
+    assert bench.sender.not_retransmitted >= 5
+
+
+def test_a_loss_matches_the_end_of_its_link_although_the_monitor_had_to_wait(make_bench: MakeBench) -> None:
+    bench = make_bench()
+    _subscriber = bench.listen()
+    bench.put(numbered(0))
+    bench.wait_arrived()
+    [publisher] = bench.publishers
+    wait_until(lambda: all(each.link for each in bench.links._nodes.values()), "the link")
+    losses = bench.sender._possible_losses
+    with bench.sender._lock:  # as a put does that waits
+        bench.links.run_on_monitor(lambda: losses.on_subscriber_found(publisher))
+        wait_until(lambda: bench.links.is_idle, "the task")
+        bench.visitor.close()  # type: ignore[no-untyped-call]
+        wait_until(lambda: bool(losses._losses), "the loss")
+        lost = monotonic_ns()
+        wait_until(lambda: monotonic_ns() > lost + 1_300 * NS_PER_MS, "a longer time than an outage has")
+    wait_until(lambda: bool(publisher.lost_ns), "the collection")
+    wait_until(lambda: bool(bench.links._losses), "the end of the link")
+    assert bench.links._nearest_loss(publisher.lost_ns) is not None
+
+
 def test_an_open_route_keeps_the_time_of_its_opening(make_bench: MakeBench) -> None:
     """A receiver whose token comes late gives receipts for puts since then."""
     bench = make_bench()
@@ -246,23 +293,6 @@ def test_an_open_route_keeps_the_time_of_its_opening(make_bench: MakeBench) -> N
     opened_ns = publisher.opened_ns
     bench.sender._possible_losses.on_subscriber_found(publisher)
     assert publisher.opened_ns == opened_ns
-
-
-def test_a_put_that_waits_delays_no_tick_of_the_monitor(make_bench: MakeBench) -> None:
-    bench = make_bench()
-    subscriber = bench.listen()
-    bench.put(numbered(0))
-    with bench.held_monitor() as tick:
-        bench.wait_arrived()
-        subscriber.undeclare()  # type: ignore[no-untyped-call]
-        wait_until(lambda: bool(bench.sender._possible_losses._losses), "the loss")
-        ticked = Thread(target=tick)
-        with bench.sender._lock:
-            ticked.start()
-            ticked.join(10)
-            assert not ticked.is_alive()
-        tick()
-        assert [each for publisher in bench.publishers for each in publisher.to_retransmit]
 
 
 # --- what waits for lost subscribers ----------------------------------------------------------------------------------
@@ -351,21 +381,6 @@ def test_evicted_puts_of_an_undeclared_publisher_are_counted(make_bench: MakeBen
     bench.unsubscribe(subscriber)
     bench.wait_all_lost()
     assert sum(find_all_again(bench)) == 15
-
-
-def test_the_buffer_holds_what_is_not_confirmed_although_a_put_waits(make_bench: MakeBench) -> None:
-    bench = make_bench()
-    _subscriber = bench.listen()
-    bench.put(numbered(0))
-    losses = bench.sender._possible_losses
-    with bench.held_monitor() as tick:
-        bench.links.all_suspect = True
-        losses._losses[bench.publishers[0]] = monotonic_ns()
-        ticked = Thread(target=tick)
-        with bench.sender._lock:
-            ticked.start()
-            ticked.join(10)
-        assert losses._buffer.hold
 
 
 # --- more publishers than the limit -----------------------------------------------------------------------------------
@@ -526,6 +541,20 @@ def test_evicted_puts_that_may_be_lost_are_counted(make_bench: MakeBench) -> Non
     bench.put(numbered(5))
     assert received(subscriber, 4) == [2, 3, 4, 5]
     assert bench.sender.not_retransmitted == 2
+
+
+def test_evictions_of_a_frozen_node_are_counted_at_a_stop(make_bench: MakeBench) -> None:
+    """The loss of another subscriber has moved them out of the buffer."""
+    bench = make_bench(bytes=3 * 201)
+    _first, second = bench.listen("up/**/8000/**"), bench.listen("up/**/8001/**")
+    bench.links.lost_since_ns = lambda noticed_ns: noticed_ns  # type: ignore[method-assign]
+    bench.put(numbered(99, 1))
+    frozen_ns = monotonic_ns()
+    bench.put(*(numbered(n) for n in range(10)))
+    bench.unsubscribe(second)
+    bench.links.unconfirmed_spans = lambda: [UnconfirmedSpan(frozen_ns, 1 << 62, 1 << 62)]  # type: ignore[method-assign]
+    messages, forgotten, _ = bench.sender.unconfirmed()
+    assert len(messages) + forgotten >= 10
 
 
 # --- puts that a kill of the process would lose -----------------------------------------------------------------------

@@ -291,6 +291,15 @@ def test_only_what_was_read_of_its_publisher_is_not_counted_when_it_is_evicted()
     assert evicted_since(notes, 0) == evicted - 10
 
 
+def test_the_read_times_of_publishers_are_bounded() -> None:
+    notes = BufferModel(ms=100)
+    for number in range(100):
+        notes.append(1, 5, 0, together=True)
+        notes.buffer.messages_of({f"publisher {number}"})
+        notes.now_ns += 10 * NS_PER_MS
+    assert len(notes.buffer._read) <= 12
+
+
 def test_the_times_of_evictions_are_bounded() -> None:
     """Without a TCP link nothing is confirmed."""
     notes = BufferModel(bytes=64 * 1_000)

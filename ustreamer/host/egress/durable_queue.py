@@ -178,6 +178,7 @@ class DurableQueue(EndpointQueue):
         self._committed = 0
         self._write_error: UStatus | None = None
         self._new_limits: EgressLimits | None = None
+        self._limits_at_ns = 0  # when the writer may apply them
         self._writer_work = Condition(self._lock)
         self._writer_idle = False
         self._stop_writing = Event()
@@ -378,7 +379,7 @@ class DurableQueue(EndpointQueue):
             super().set_limits(limits)
             self.write_buffer.set_limits(limits)
             self._sent_records.set_limits(limits)
-            self._new_limits = limits
+            self._new_limits, self._limits_at_ns = limits, 0
             self._writer_work.notify_all()
 
     # --- the queue ---------------------------------------------------------------------------------------------------
@@ -628,20 +629,20 @@ class DurableQueue(EndpointQueue):
             if not self._write_once() and self._stop_writing.wait(_RETRY_S):
                 return
 
-    def _apply_limits(self) -> bool:
-        """Apply the limits of a reload; False if that fails: the next write tries it again."""
-        limits = self._new_limits
-        if limits is None:
-            return True
+    def _apply_limits(self) -> None:
+        """Apply the limits of a reload. If that fails, a later write tries it again."""
+        limits, now_ns = self._new_limits, self._clock.monotonic_ns()
+        if limits is None or now_ns < self._limits_at_ns:
+            return
         try:
             self._spool.set_limits(_spool_limits(limits))
         except Exception:
             log.exception("egress.spool_failed", extra={"endpoint": self.name, **limited(self.name)})
-            return False
+            self._limits_at_ns = now_ns + int(_RETRY_S * 1e9)
+            return
         with self._lock:
             if self._new_limits is limits:  # no other reload came meanwhile
                 self._new_limits = None
-        return True
 
     @property
     def _has_writes(self) -> bool:
@@ -650,8 +651,8 @@ class DurableQueue(EndpointQueue):
         return bool(self.write_buffer or self._deletes or self._sent_records.has_work)
 
     def _write_once(self) -> bool:
-        """Write one batch and delete ended messages, in one transaction; False if the next one should wait."""
-        has_limits = self._apply_limits()
+        """Write one batch and delete ended messages, in one transaction; False if the disk refuses."""
+        self._apply_limits()
         with self._lock:
             if not self._stop_writing.is_set():  # else `reclaim` decides
                 self._delete_receipted()
@@ -699,8 +700,7 @@ class DurableQueue(EndpointQueue):
                         self._sent_requests.pop(item.message.id, None)
                 self._undeleted = len(self._deletes) + len(self._unreceipted)
             self._changed.notify_all()
-        # Without the limits a stop goes on: it writes the rest.
-        return write_error is None and (has_limits or self._stop_writing.is_set())
+        return write_error is None
 
     def _forget_deleted_requests(self, deletes: Collection[bytes]) -> None:
         """Forget the sent Requests whose records have left the disk. `deletes` were given to the spool."""

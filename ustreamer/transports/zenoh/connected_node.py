@@ -16,6 +16,7 @@ import msgspec
 from ustreamer.transports.zenoh.tcp_info import TcpLink, TcpState
 
 _NS_PER_MS: Final = 1_000_000
+_NEVER_NS: Final = 1 << 62
 _MARK_NS: Final = 40_000_000
 """The least time between two marks (`_Mark`)."""
 MARGIN_NS: Final = 100_000_000
@@ -94,6 +95,8 @@ class ConnectedNode:
         self._lease_ns = lease_ns
         self.closed = False
         """True after Zenoh has closed the connection."""
+        self.end_seen_ns = _NEVER_NS
+        """When the end of the connection was first seen."""
         self.searches = 0
         self.received_ns = now_ns
         self.acked_ns = now_ns
@@ -121,6 +124,8 @@ class ConnectedNode:
             return
         self.closed = self.link.is_closed  # before the state, which may be of a later time
         state = self.link.state()
+        if self.closed or (state is not None and not state.peer_open):
+            self.end_seen_ns = min(self.end_seen_ns, now_ns)
         if state is None or self.has_ended or (self.closed and state.peer_open):
             return  # what waited in Zenoh is gone: a later acknowledgement is none of it
         self._sampled_ns = now_ns

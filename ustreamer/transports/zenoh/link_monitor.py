@@ -244,6 +244,7 @@ class LinkMonitor:
     def _remove_node(self, node: tuple[str, bool], now_ns: int) -> NodeLoss:
         removed = self._nodes.pop(node)
         loss = removed.loss(now_ns)
+        loss.at_ns = min(loss.at_ns, removed.end_seen_ns)  # this thread may have waited for a put since
         removed.release()
         self._report_end(node[0], removed, now_ns)
         if removed.resumed is not None:

@@ -55,10 +55,6 @@ _OVERDUE_NS: Final = 300_000_000
 """Without a receipt for this time, puts stay in the retransmit buffer beyond its age."""
 _FORGOTTEN_NS: Final = 10_000_000_000
 """Twice the longest wait of a put: a put that is not remembered then never will be."""
-_LOCK_S: Final = 0.02
-"""A tick of the monitor waits for the put lock for this time, and after some missed ticks for the longer one."""
-_MISSED_TICKS: Final = 4
-_LONG_LOCK_S: Final = 0.25
 _RETURN_NS: Final = 1_500_000_000
 """The time in which a lost subscriber may return: a Zenoh node that lost its link connects again after 1 s."""
 
@@ -127,7 +123,6 @@ class PossibleLosses:
         self._sent_keeper = None if sent_store is None else SentKeeper(sent_store)
         self._awaited_keeper = None if sent_store is None else AwaitedKeeper(sent_store)
         self._kept_until_ns = 0  # up to this time, the store has all puts to suspect nodes
-        self._missed_ticks = 0
         self._new_losses: dict[RoutePublisher, _NewLoss] = {}
         """Publishers that lost their subscribers just now."""
         publishers.on_matching = self._on_matching_status
@@ -182,36 +177,31 @@ class PossibleLosses:
         if self._awaited is not None and self._awaited_keeper is not None:
             self._keep_awaited(self._awaited, self._awaited_keeper)
         self._keep_suspect()
-        links, buffer, keeper = self._link_monitor, self._buffer, self._sent_keeper
+        if self._losses:
+            with self._put_lock:
+                self.collect()
+        links, buffer = self._link_monitor, self._buffer
         # Until it fits again: the first sign of life confirms nothing yet.
         hold, confirmed_ns = links.all_suspect or (buffer.hold and buffer.is_full), links.confirmed_ns
         if self._awaited is not None:
             oldest_ns = self._awaited.oldest_kept_ns
             hold |= oldest_ns < self._monotonic_ns() - _OVERDUE_NS
             confirmed_ns = min(confirmed_ns, oldest_ns)
-        buffer.hold = hold
-        # A put may hold the lock for seconds, and the puts of a busy sender hold it nearly always.
-        is_locked = self._put_lock.acquire(
-            timeout=_LOCK_S if self._missed_ticks < _MISSED_TICKS else _LONG_LOCK_S
-        )
-        self._missed_ticks = 0 if is_locked else self._missed_ticks + 1
-        if not is_locked:
-            if not self._losses:  # else they must be collected before the buffer drops what is confirmed
-                buffer.confirmed_ns = confirmed_ns
-            return
-        try:
-            self.collect()
-            buffer.confirmed_ns = confirmed_ns
-            with self._buffer_lock:
-                buffer.drop_confirmed()
-            if self._awaited is not None:
-                self._retransmit_unconfirmed(self._awaited)
-            lost = self._pop_lost_puts()
-            arrived = self._arrived()
-        finally:
-            self._put_lock.release()
-        if keeper is not None:
-            self._store_lost(keeper, lost, arrived)
+        # Assigned once, at the end: a put on another thread drops what is confirmed at that moment.
+        buffer.hold, buffer.confirmed_ns = hold, confirmed_ns
+        if self._put_lock.acquire(blocking=False):  # a put may wait for seconds
+            try:
+                with self._buffer_lock:
+                    buffer.drop_confirmed()
+                if self._awaited is not None:
+                    self._retransmit_unconfirmed(self._awaited)
+                if self._sent_keeper is None:
+                    self._pop_lost_puts()
+            finally:
+                self._put_lock.release()
+        keeper = self._sent_keeper
+        if keeper is not None and (self._new_losses or keeper.has_puts):
+            self._keep_lost(keeper)
 
     # --- publishers lose and find subscribers -------------------------------------------------------------------------
 
@@ -258,9 +248,8 @@ class PossibleLosses:
             self._evicted += self._buffer.pop_evicted()
         join_oldest(self._evicted)
         for publisher, noticed_ns in losses.items():
-            if (
-                publisher.opened_ns >= publisher.lost_ns
-            ):  # else this time is later than that of the first loss
+            # Else this time is later than that of the first loss.
+            if not publisher.to_retransmit and publisher.opened_ns >= publisher.lost_ns:
                 publisher.lost_ns = noticed_ns
             # Once each: a message that was put again is remembered twice, and copies would double at each loss.
             puts = (*publisher.to_retransmit, *remembered.get(publisher, ()))
@@ -269,7 +258,7 @@ class PossibleLosses:
                 self._awaited.block([receipt_id(message.id) for _, message in publisher.to_retransmit])
                 if self._awaited_keeper is not None:
                     self._awaited.block(self._awaited_keeper.ids_of(publisher))
-            self._new_losses[publisher] = _NewLoss(noticed_ns + DETECTION_NS)
+            self._new_losses[publisher] = _NewLoss(self._monotonic_ns() + DETECTION_NS)
 
     def _bound_waiting(self) -> None:
         """Bound the lost messages that wait for subscribers, by twice the bytes of the retransmit buffer.
@@ -364,30 +353,30 @@ class PossibleLosses:
             raise
 
     def _count_evicted(self, publisher: RoutePublisher) -> None:
-        """Count the evicted puts of all publishers since the loss of this one that are not in the store, each once."""
+        """Count the evicted puts of all publishers since the loss of this one that are not in the store, each once.
+
+        Earlier ones wait for a publisher that was lost before this one.
+        """
         if not self._evicted:
             return
-        since_ns, until_ns = self._lost_span(publisher)
-        counted = [each for each in self._evicted if since_ns <= each[0] <= until_ns]
-        if counted:
-            keeper, newest_ns = self._awaited_keeper, counted[-1][0]
-            stored = 0 if keeper is None else keeper.count_between(since_ns, newest_ns)
-            self.not_retransmitted += max(0, sum(number for _, number in counted) - stored)
-            self._evicted = deque(each for each in self._evicted if not since_ns <= each[0] <= until_ns)
-
-    def _lost_span(self, publisher: RoutePublisher) -> tuple[int, int]:
-        """The time in which lost puts of this publisher were made. The last one may have waited when it was closed."""
-        return self._lost_since_ns(publisher), publisher.lost_ns + _FORGOTTEN_NS
+        since_ns = self._lost_since_ns(publisher)
+        number, until_ns = _sum_since(self._evicted, since_ns), self._evicted[-1][0]
+        stored = 0 if self._awaited_keeper is None else self._awaited_keeper.count_between(since_ns, until_ns)
+        self.not_retransmitted += max(0, number - stored)
+        self._evicted = deque(each for each in self._evicted if each[0] < since_ns)
 
     def _lost_of(
         self, publisher: RoutePublisher, to_retransmit: list[tuple[int, UMessage]]
     ) -> list[tuple[int, UMessage]]:
         """The part of `to_retransmit` that may be lost, by the time of the loss."""
         since_ns = self._lost_since_ns(publisher)
+        older = {receipt_id(message.id): None for put_ns, message in to_retransmit if put_ns < since_ns}
+        arrived = older.keys() if self._awaited is None else self._awaited.received_of(older.keys())
         return [
             each
             for each in to_retransmit
-            if (each[0] >= since_ns or self._is_awaited(each[1])) and not self._is_answered(each[1])
+            if (each[0] >= since_ns or receipt_id(each[1].id) not in arrived)
+            and not self._is_answered(each[1])
         ]
 
     def _lost_since_ns(self, publisher: RoutePublisher) -> int:
@@ -407,9 +396,10 @@ class PossibleLosses:
 
     def on_undeclared(self, publisher: RoutePublisher) -> None:
         """Count what the publisher had to put again: nothing does it now. Call `collect` before it is removed."""
-        if not publisher.to_retransmit:
+        if publisher.open or not publisher.lost_ns:
             return
-        self._count_evicted(publisher)
+        if self._lost_since_ns(publisher) < publisher.lost_ns:  # not a subscriber that left
+            self._count_evicted(publisher)
         ids = [receipt_id(message.id) for _, message in publisher.to_retransmit]
         stored = self._stored_ids(publisher, frozenset(ids))
         self.not_retransmitted += len(stored) + len(self._lost_of(publisher, publisher.to_retransmit))
@@ -533,14 +523,21 @@ class PossibleLosses:
         ):
             self._kept_until_ns = puts[-1][1]
 
-    def _store_lost(self, keeper: SentKeeper, lost: Sequence[Put], arrived: Sequence[Hashable]) -> None:
-        """Store what the publishers without subscribers may have lost, and release what has arrived since.
-
-        Without the put lock: a sender holds the lock of the store and waits for ours.
-        """
+    def _keep_lost(self, keeper: SentKeeper) -> None:
+        """Store what the publishers without subscribers may have lost, and release what has arrived since."""
+        if not self._put_lock.acquire(blocking=False):  # a put may hold the lock for seconds
+            return
+        try:
+            lost = self._pop_lost_puts()
+            watched = dict(self._new_losses)
+            arrived = [each for each, last_ns in keeper.last_puts() if self._has_arrived(each, last_ns)]
+        finally:
+            self._put_lock.release()
+        # Without the lock: a sender holds the lock of the store and waits for ours.
         if not keeper.keep(lost):
-            for publisher, loss in list(self._new_losses.items()):
-                self._new_losses[publisher] = _NewLoss(loss.watched_until_ns)  # again at the next tick
+            for publisher, loss in watched.items():
+                if self._new_losses.get(publisher) is loss:  # else it was lost again
+                    self._new_losses[publisher] = _NewLoss(loss.watched_until_ns)  # again at the next tick
         keeper.release(arrived)
 
     def _pop_lost_puts(self) -> list[Put]:
@@ -551,7 +548,8 @@ class PossibleLosses:
         now_ns, is_settled = self._monotonic_ns(), False
         lost: list[Put] = []
         for publisher, loss in list(self._new_losses.items()):
-            if self._sent_keeper is None and now_ns <= loss.watched_until_ns:
+            is_over = now_ns > loss.watched_until_ns and self._link_monitor.is_idle
+            if self._sent_keeper is None and not is_over:
                 continue
             since_ns = self._lost_since_ns(publisher)
             if self._sent_keeper is not None and since_ns < loss.kept_since_ns:
@@ -561,7 +559,7 @@ class PossibleLosses:
                     if put_ns >= since_ns and _is_repeatable(message) and not self._is_awaited(message)
                 )
                 self._new_losses[publisher] = _NewLoss(loss.watched_until_ns, since_ns)
-            elif now_ns > loss.watched_until_ns:
+            elif is_over:
                 del self._new_losses[publisher]
                 self._forget_answered(publisher.to_retransmit)
                 publisher.to_retransmit = self._lost_of(publisher, publisher.to_retransmit)
@@ -569,11 +567,6 @@ class PossibleLosses:
         if is_settled:
             self._bound_waiting()
         return lost
-
-    def _arrived(self) -> list[Hashable]:
-        """The publishers whose messages in the store have arrived."""
-        last_puts = () if self._sent_keeper is None else self._sent_keeper.last_puts()
-        return [each for each, last_ns in last_puts if self._has_arrived(each, last_ns)]
 
     def _has_arrived(self, publisher: Hashable, last_ns: int) -> bool:
         """Whether all puts of `publisher` up to the time have arrived, or nothing sends them again."""
@@ -634,15 +627,17 @@ class PossibleLosses:
 
     def _count_evicted_at_end(self, since_ns: int, further: Mapping[UUID, int]) -> int:
         """The number of evicted puts that may be lost, without those in `further`; too high rather than too low."""
-        spans = list(map(self._lost_span, self._lost_publishers())) if self._evicted else []
-        counted = [each for each in self._evicted if any(first <= each[0] <= last for first, last in spans)]
-        lost_ns = min((first for first, _ in spans), default=NEVER_NS)
-        until_ns = max((newest_ns for newest_ns, _ in counted), default=0)
+        lost_ns, until_ns = NEVER_NS, 0
+        if self._evicted:
+            lost_ns = min(
+                since_ns, *(self._lost_since_ns(each) for each in self._lost_publishers()), NEVER_NS
+            )
+            until_ns = self._evicted[-1][0]
         times, keeper = list(further.values()), self._awaited_keeper
         if keeper is not None:
             for id, put_ns in further.items():
                 times += keeper.put_times(receipt_id(id)) - {put_ns}
-        evicted = sum(number for _, number in counted)
+        evicted = _sum_since(self._evicted, lost_ns)
         evicted -= min(evicted, sum(lost_ns <= each <= until_ns for each in times))
         newer = _sum_since(self._buffer.pop_evicted(), since_ns)
         newer -= min(newer, sum(each > until_ns and each >= since_ns for each in times))

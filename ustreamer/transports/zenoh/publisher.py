@@ -343,7 +343,7 @@ class ZenohSender:
         if not links.up:
             raise self._not_connected()
         # After an outage its subscribers may come back; later they have left for good.
-        publisher = publishers.pop_lost_before(self._monotonic_ns() - losses.window_ns)
+        publisher = publishers.pop_lost_before(self._monotonic_ns() - losses.window_ns, losses.has_stored)
         if publisher is None:
             name, count = self._context.name, len(publishers)
             text = f"endpoint {name!r}: messages of all {count} Zenoh publishers may not have arrived yet"

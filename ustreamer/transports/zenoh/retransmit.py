@@ -318,8 +318,8 @@ class RetransmitBuffer:
             self._close_block()
             self._evict_at_ns = -1  # the next message may exceed the bounds
         found: dict[Hashable, list[tuple[int, UMessage]]] = {}
-        if not self._blocks or self._blocks[0].newest_ns > self._read_ns:
-            self._read.clear()
+        oldest_ns = self._blocks[0].parts[0].put_ns if self._blocks else _NEVER_NS
+        self._read = {publisher: read_ns for publisher, read_ns in self._read.items() if read_ns >= oldest_ns}
         self._read_ns = self._blocks[-1].newest_ns if self._blocks else 0
         self._read.update(dict.fromkeys(publishers, self._read_ns))
         for block in self._blocks:

@@ -159,9 +159,15 @@ class RoutePublishers:
                 return self._remove(each)
         return None
 
-    def pop_lost_before(self, before_ns: int) -> RoutePublisher | None:
+    def pop_lost_before(
+        self, before_ns: int, is_needed: Callable[[RoutePublisher], bool] = lambda publisher: False
+    ) -> RoutePublisher | None:
         """Remove the least recently used one that lost its subscribers before this time and has messages to retransmit."""
-        lost = (each for each in self.by_use if each.to_retransmit and each.lost_ns < before_ns)
+        lost = (
+            each
+            for each in self.by_use
+            if (each.to_retransmit or is_needed(each)) and not each.open and 0 < each.lost_ns < before_ns
+        )
         found = next(lost, None)
         return None if found is None else self._remove(found)
 

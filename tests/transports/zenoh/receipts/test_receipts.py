@@ -378,6 +378,36 @@ def test_receivers_that_left_with_blocked_puts_make_room_for_new_ones() -> None:
     assert awaited.count == 0
 
 
+def test_a_blocked_put_waits_although_many_idle_receivers_leave() -> None:
+    awaited = Awaited()
+    awaited.appear()
+    awaited.put(id_of(1))
+    awaited.block([id_of(1)])
+    awaited.disappear()
+    awaited.now_ns += WINDOW_NS + NS_PER_S + 1
+    awaited.lost(awaited.now_ns)
+    names = [ReceiptGiverId(f"bench{number}", "link", "1") for number in range(MAX_RECEIVERS)]
+    for is_present in (True, False):
+        for each in names:
+            awaited.on_token(token_key(each, EVERY_PUBLICATION), is_present=is_present)
+    awaited.now_ns += WINDOW_NS + NS_PER_S + 1
+    awaited.lost(awaited.now_ns)
+    assert awaited.is_awaited(id_of(1))
+
+
+def test_the_receivers_that_left_are_bounded() -> None:
+    awaited = Awaited()
+    for number in range(3 * MAX_RECEIVERS):
+        key = token_key(ReceiptGiverId(f"bench{number}", "link", "1"), EVERY_PUBLICATION)
+        awaited.on_token(key, is_present=True)
+        awaited.put(id_of(number))
+        awaited.block([id_of(number)])
+        awaited.on_token(key, is_present=False)
+        awaited.now_ns += WINDOW_NS + NS_PER_S + 1
+        awaited.lost(awaited.now_ns)
+    assert (awaited.count, awaited.missing) == (MAX_RECEIVERS, 2 * MAX_RECEIVERS)
+
+
 def test_only_the_ids_of_waiting_puts_count_as_received() -> None:
     awaited = Awaited()
     awaited.appear()

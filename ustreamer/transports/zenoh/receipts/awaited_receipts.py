@@ -204,11 +204,11 @@ class AwaitedReceipts:
         if giver.instance == self._instance:
             return
         with self._lock:
-            is_in_bounds = self._apply_token(giver, filters, is_present)
-        if is_in_bounds:
-            self.on_changed()
-        else:
+            is_refused = not self._apply_token(giver, filters, is_present)
+        if is_refused:
             self._refuse(f"more than {MAX_RECEIVERS} receivers")
+        elif self.changed:
+            self.on_changed()
 
     def _apply_token(self, giver: ReceiptGiverId, filters: ListenerFilters, is_present: bool) -> bool:
         """False: there are too many receivers. The caller holds the lock."""
@@ -409,11 +409,15 @@ class AwaitedReceipts:
                     del self._receivers[name]
             if receiver.has_left:
                 self._miss(receiver, list(receiver.puts.before(NEVER_NS)))
-                left.append((receiver.gone_ns, name))
-        for _, name in sorted(left)[:-MAX_RECEIVERS]:
-            forgotten = self._receivers.pop(name, None)
-            if forgotten is not None:
-                self._miss(forgotten, list(forgotten.puts.all_before(NEVER_NS, frozenset())))
+                if receiver.puts.has_blocked:
+                    left.append((receiver.gone_ns, name))
+        for gone_ns, name in sorted(left)[:-MAX_RECEIVERS]:
+            with self._lock:
+                receiver = self._receivers[name]
+                if receiver.gone_ns != gone_ns:
+                    continue  # it is back
+                del self._receivers[name]
+            self._miss(receiver, list(receiver.puts.all_before(NEVER_NS, frozenset())))
 
     def _miss(self, receiver: Receiver, ids: Sequence[bytes]) -> None:
         """Wait no longer for these receipts of a receiver that has left. The others may still give theirs."""
