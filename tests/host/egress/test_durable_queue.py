@@ -6,6 +6,7 @@ deterministic.
 import errno
 import logging
 import os
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -34,6 +35,7 @@ from tests.host.egress.test_endpoint_queue import (
     on,
 )
 from tests.host.waiting import eventually
+from tests.waiting import wait_until
 from ustreamer.core.base.clock import ManualClock
 from ustreamer.core.delivery.delivery import Delivery
 from ustreamer.core.delivery.expiry import remaining_after_reboot_ms
@@ -441,6 +443,22 @@ def test_limits_that_no_memory_can_hold_cost_no_message(start: MakeDurableQueueR
     life.queue.on_link_up()
     life.send()
     assert life.sent == [0, 1, 2]
+
+
+def test_the_writer_rests_while_no_memory_can_hold_the_limits(
+    start: MakeDurableQueueRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    life = start(down(), with_limits(queue_messages=1), threads=True)
+    write_once, writes = life.queue._write_once, list[int]()
+
+    def count_write() -> bool:
+        writes.append(time.monotonic_ns())
+        return write_once()
+
+    monkeypatch.setattr(life.queue, "_write_once", count_write)
+    life.queue.set_limits(with_limits(queue_messages=1, spool_bytes=1 << 46))
+    wait_until(lambda: len(writes) >= 2, "a second try")
+    assert writes[-1] - writes[0] > 100_000_000
 
 
 def test_a_message_in_flight_never_becomes_header_only(start: MakeDurableQueueRig) -> None:

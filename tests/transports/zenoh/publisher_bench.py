@@ -102,7 +102,7 @@ class KeptMessages:
 class Bench:
     """A sender on a real session with one connected client, `visitor`; tests set the clock and the start of a loss."""
 
-    def __init__(self, stack: ExitStack, replay: RetransmitConfig) -> None:
+    def __init__(self, stack: ExitStack, replay: RetransmitConfig, *, durable: bool = True) -> None:
         self._stack = stack
         self.clock_step_ms = 0
         self.frozen_ns: int | None = None
@@ -121,7 +121,7 @@ class Bench:
             replay,
             self.answered,
             self.opened.append,
-            sent_store=self.kept,
+            sent_store=self.kept if durable else None,
         )
         stack.callback(self.links.close)
         self.links.start(session)
@@ -237,7 +237,7 @@ MakeBench = Callable[..., Bench]
 @pytest.fixture
 def make_bench() -> Iterator[MakeBench]:
     with ExitStack() as stack:
-        yield lambda **bounds: Bench(stack, RetransmitConfig(**bounds))
+        yield lambda durable=True, **bounds: Bench(stack, RetransmitConfig(**bounds), durable=durable)
 
 
 def numbered(n: int, topic: int = 0, **keywords: object) -> UMessage:

@@ -253,6 +253,19 @@ def test_older_evictions_wait_for_the_publisher_that_was_lost_first(make_bench: 
     assert bench.sender.not_retransmitted == 605
 
 
+def test_evictions_are_not_counted_for_a_subscriber_that_left(make_bench: MakeBench) -> None:
+    bench = make_bench(bytes=3 * 201)
+    bench.links.lost_since_ns = lambda noticed_ns: noticed_ns  # type: ignore[method-assign]
+    first, second = bench.listen("up/**/8000/**"), bench.listen("up/**/8001/**")
+    bench.put(numbered(0))
+    bench.unsubscribe(first)
+    bench.put(*(numbered(n, 1) for n in range(1, 9)))
+    bench.wait_arrived()
+    second.undeclare()  # type: ignore[no-untyped-call]
+    bench.wait_all_lost()
+    assert find_all_again(bench) == (0, 0)
+
+
 def test_evictions_are_counted_if_their_publisher_is_undeclared(make_bench: MakeBench) -> None:
     bench = make_bench(bytes=3 * 201)
     first, _second = bench.listen("up/**/8000/**"), bench.listen("up/**/8001/**")
@@ -316,7 +329,7 @@ def test_what_has_arrived_waits_for_no_subscriber_once_the_time_of_the_loss_is_k
 
 
 def test_the_bytes_that_wait_for_lost_subscribers_are_bounded(make_bench: MakeBench) -> None:
-    bench = make_bench(bytes=10 * 210)
+    bench = make_bench(bytes=10 * 210, durable=False)
     for topic in range(5):
         subscriber = bench.listen(f"up/**/{0x8000 + topic:X}/**")
         bench.put(*(numbered(10 * topic + n, topic) for n in range(10)))
@@ -354,7 +367,7 @@ def find_all_again(bench: Bench) -> tuple[int, int]:
 
 def test_the_bytes_are_bounded_when_the_time_of_the_loss_is_known(make_bench: MakeBench) -> None:
     """The monitor may learn up to 1 s later that a node has ended."""
-    bench = make_bench(bytes=10 * 210)
+    bench = make_bench(bytes=10 * 210, durable=False)
     bench.links.lost_since_ns = lambda noticed_ns: noticed_ns  # type: ignore[method-assign]
     lose_three_topics(bench)
     bench.links.lost_since_ns = lambda noticed_ns: 1  # type: ignore[method-assign]
@@ -362,7 +375,7 @@ def test_the_bytes_are_bounded_when_the_time_of_the_loss_is_known(make_bench: Ma
 
 
 def test_what_has_arrived_takes_no_room_from_what_is_lost(make_bench: MakeBench) -> None:
-    bench = make_bench(bytes=10 * 210)
+    bench = make_bench(bytes=10 * 210, durable=False)
     [first_ns, _, _] = lose_three_topics(bench)
     bench.links.lost_since_ns = lambda at_ns: 1 if at_ns < first_ns else at_ns  # type: ignore[assignment]
     with bench.held_monitor() as tick:

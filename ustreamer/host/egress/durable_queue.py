@@ -612,9 +612,10 @@ class DurableQueue(EndpointQueue):
     def _run_writer(self) -> None:
         while True:
             with self._lock:
-                while not (self._has_writes or self._new_limits or self._stop_writing.is_set()):
+                while not (self._has_writes or self._has_due_limits or self._stop_writing.is_set()):
                     self._writer_idle = True
-                    if not self._writer_work.wait(_RETRY_S if self._spool.is_degraded else None):
+                    is_repeated = self._spool.is_degraded or self._new_limits is not None
+                    if not self._writer_work.wait(_RETRY_S if is_repeated else None):
                         break
                 self._writer_idle = False
                 if self._stop_writing.is_set() and not self._has_writes:
@@ -628,6 +629,10 @@ class DurableQueue(EndpointQueue):
                 self._stop_writing.wait(linger_s)
             if not self._write_once() and self._stop_writing.wait(_RETRY_S):
                 return
+
+    @property
+    def _has_due_limits(self) -> bool:
+        return self._new_limits is not None and self._clock.monotonic_ns() >= self._limits_at_ns
 
     def _apply_limits(self) -> None:
         """Apply the limits of a reload. If that fails, a later write tries it again."""

@@ -57,7 +57,16 @@ class _Mark(msgspec.Struct, frozen=True):
 class NodeLoss:
     """A lost node: since when puts may be lost, and until when publishers may still detect the loss."""
 
-    __slots__ = ("acked_ns", "at_ns", "has_stopped", "is_receiver_gone", "is_router", "since_ns", "until_ns")
+    __slots__ = (
+        "acked_ns",
+        "at_ns",
+        "has_stopped",
+        "is_receiver_gone",
+        "is_router",
+        "seen_ns",
+        "since_ns",
+        "until_ns",
+    )
 
     def __init__(
         self,
@@ -70,6 +79,8 @@ class NodeLoss:
         has_stopped: bool = False,
     ) -> None:
         self.at_ns = self.until_ns = at_ns
+        self.seen_ns = at_ns
+        """When its first sign was seen; `at_ns` is later if the monitor had to wait."""
         self.is_router = is_router
         self.acked_ns = acked_ns
         self.since_ns = since_ns

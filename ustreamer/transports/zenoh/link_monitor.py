@@ -244,7 +244,7 @@ class LinkMonitor:
     def _remove_node(self, node: tuple[str, bool], now_ns: int) -> NodeLoss:
         removed = self._nodes.pop(node)
         loss = removed.loss(now_ns)
-        loss.at_ns = min(loss.at_ns, removed.end_seen_ns)  # this thread may have waited for a put since
+        loss.seen_ns = min(loss.at_ns, removed.end_seen_ns)
         removed.release()
         self._report_end(node[0], removed, now_ns)
         if removed.resumed is not None:
@@ -444,9 +444,11 @@ class LinkMonitor:
     def _nearest_loss(self, noticed_ns: int) -> NodeLoss | None:
         losses = [*self._losses, *self._resumed()]
         nearest = min(losses, key=lambda each: each.distance_ns(noticed_ns), default=None)
-        if nearest is None or nearest.distance_ns(noticed_ns) >= _SAME_OUTAGE_NS:
-            return None
-        return nearest
+        if nearest is None or nearest.distance_ns(noticed_ns) < _SAME_OUTAGE_NS:
+            return nearest
+        # This thread may have waited for a put, and then detected the loss late.
+        late = [each for each in losses if each.seen_ns - _SAME_OUTAGE_NS < noticed_ns <= each.at_ns]
+        return min(late, key=lambda each: abs(each.seen_ns - noticed_ns), default=None)
 
     def _confirmed_ns(self, now_ns: int) -> int:
         """All puts before this time have arrived, or their loss was detected long ago."""

@@ -123,6 +123,8 @@ class PossibleLosses:
         self._sent_keeper = None if sent_store is None else SentKeeper(sent_store)
         self._awaited_keeper = None if sent_store is None else AwaitedKeeper(sent_store)
         self._kept_until_ns = 0  # up to this time, the store has all puts to suspect nodes
+        self._waiting: dict[RoutePublisher, int] = {}
+        """The bytes of lost messages that wait for the subscribers of a publisher, without a store."""
         self._new_losses: dict[RoutePublisher, _NewLoss] = {}
         """Publishers that lost their subscribers just now."""
         publishers.on_matching = self._on_matching_status
@@ -263,24 +265,17 @@ class PossibleLosses:
     def _bound_waiting(self) -> None:
         """Bound the lost messages that wait for subscribers, by twice the bytes of the retransmit buffer.
 
-        An outage of all publishers fits. Those that lost their subscribers first give up what only the memory has.
+        An outage of all publishers fits. Those that lost their subscribers first give up theirs.
         """
-        settled = (each for each in self._publishers if each.to_retransmit and each not in self._new_losses)
-        waiting = sorted(settled, key=attrgetter("lost_ns"))
-        sizes = [
-            sum(OVERHEAD_BYTES + len(message.payload) for _, message in each.to_retransmit)
-            for each in waiting
-        ]
-        excess = sum(sizes) - 2 * self._max_bytes
-        for publisher, size in zip(waiting[:-1], sizes, strict=False):
+        self._waiting = {each: size for each, size in self._waiting.items() if each.to_retransmit}
+        excess = sum(self._waiting.values()) - 2 * self._max_bytes
+        for publisher in sorted(self._waiting, key=attrgetter("lost_ns"))[:-1] if excess > 0 else ():
             if excess <= 0:
                 return
-            excess -= size
-            stored = () if self._awaited_keeper is None else self._awaited_keeper.ids_of(publisher)
-            ids = {receipt_id(message.id) for _, message in publisher.to_retransmit}.difference(stored)
-            self.not_retransmitted += len(ids)
+            excess -= self._waiting.pop(publisher)
+            self.not_retransmitted += len(publisher.to_retransmit)
             if self._awaited is not None:
-                self._awaited.forget([*ids])
+                self._awaited.forget([receipt_id(message.id) for _, message in publisher.to_retransmit])
             publisher.to_retransmit = []
 
     def on_subscriber_found(self, publisher: RoutePublisher) -> None:
@@ -357,10 +352,11 @@ class PossibleLosses:
 
         Earlier ones wait for a publisher that was lost before this one.
         """
-        if not self._evicted:
+        since_ns = self._lost_since_ns(publisher) if self._evicted else NEVER_NS
+        number = _sum_since(self._evicted, since_ns)
+        if not number or since_ns >= publisher.lost_ns:  # nothing, or a subscriber that left
             return
-        since_ns = self._lost_since_ns(publisher)
-        number, until_ns = _sum_since(self._evicted, since_ns), self._evicted[-1][0]
+        until_ns = self._evicted[-1][0]
         stored = 0 if self._awaited_keeper is None else self._awaited_keeper.count_between(since_ns, until_ns)
         self.not_retransmitted += max(0, number - stored)
         self._evicted = deque(each for each in self._evicted if each[0] < since_ns)
@@ -398,8 +394,7 @@ class PossibleLosses:
         """Count what the publisher had to put again: nothing does it now. Call `collect` before it is removed."""
         if publisher.open or not publisher.lost_ns:
             return
-        if self._lost_since_ns(publisher) < publisher.lost_ns:  # not a subscriber that left
-            self._count_evicted(publisher)
+        self._count_evicted(publisher)
         ids = [receipt_id(message.id) for _, message in publisher.to_retransmit]
         stored = self._stored_ids(publisher, frozenset(ids))
         self.not_retransmitted += len(stored) + len(self._lost_of(publisher, publisher.to_retransmit))
@@ -563,7 +558,10 @@ class PossibleLosses:
                 del self._new_losses[publisher]
                 self._forget_answered(publisher.to_retransmit)
                 publisher.to_retransmit = self._lost_of(publisher, publisher.to_retransmit)
-                is_settled = True
+                if self._store is None:  # else the disk may have them, and bounds them
+                    sizes = (OVERHEAD_BYTES + len(message.payload) for _, message in publisher.to_retransmit)
+                    self._waiting[publisher] = sum(sizes)
+                    is_settled = True
         if is_settled:
             self._bound_waiting()
         return lost
@@ -629,9 +627,9 @@ class PossibleLosses:
         """The number of evicted puts that may be lost, without those in `further`; too high rather than too low."""
         lost_ns, until_ns = NEVER_NS, 0
         if self._evicted:
-            lost_ns = min(
-                since_ns, *(self._lost_since_ns(each) for each in self._lost_publishers()), NEVER_NS
-            )
+            since = ((self._lost_since_ns(each), each) for each in self._lost_publishers())
+            lost_ns = min((at_ns for at_ns, each in since if at_ns < each.lost_ns), default=NEVER_NS)
+            lost_ns = min(lost_ns, since_ns)
             until_ns = self._evicted[-1][0]
         times, keeper = list(further.values()), self._awaited_keeper
         if keeper is not None:

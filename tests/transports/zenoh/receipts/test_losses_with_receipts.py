@@ -288,23 +288,6 @@ def test_a_response_that_comes_while_requestsare_stored_leaves_nothing_behind(
     assert (puts.store.ids(), keeper.ids_of(puts.publisher)) == ([], [])
 
 
-def test_what_the_disk_has_is_put_again_although_the_memory_is_full(make_bench: MakeBench) -> None:
-    puts = LossesRig(make_bench())
-    puts.put_six()
-    puts.lose_subscriber()
-    other = puts.publishers.declare(numbered(0, 1).attributes)
-    puts.publishers.add(other)
-    other.lost_ns = CLOCK.monotonic_ns()
-    other.to_retransmit = [(other.lost_ns, numbered(number, 1)) for number in range(10, 16)]
-    with puts.losses._put_lock:
-        puts.losses._new_losses.clear()
-        puts.losses._bound_waiting()
-    assert (puts.publisher.to_retransmit, puts.losses.not_retransmitted) == ([], 0)
-    puts.losses.on_tick()
-    puts.find_subscriber()
-    assert [number for number in puts.again if number < 10] == [0, 1, 2, 3, 4, 5]
-
-
 def test_a_put_of_a_receiver_that_left_is_unconfirmed_after_a_closed_session_refused_it(
     make_bench: MakeBench,
 ) -> None:

@@ -423,4 +423,5 @@ class AwaitedReceipts:
         """Wait no longer for these receipts of a receiver that has left. The others may still give theirs."""
         self.missing += len(ids)
         receiver.puts.forget(ids)
-        self._drop_retransmissions([id for id in ids if not self.is_awaited(id)])
+        if self._retransmissions:
+            self._drop_retransmissions([*self.received_of(dict.fromkeys(ids).keys())])

@@ -47,7 +47,7 @@ _INTERVAL_S: Final = 0.05
 _DURABLE_INTERVAL_S: Final = 0.025
 """For a durable endpoint: a kill may make copies of what is not on disk. A receipt is given each second time."""
 _RECEIPT_BYTES: Final = 4_096 * ID_BYTES
-_MAX_PENDING_BYTES: Final = RECENT_IDS * ID_BYTES
+_MAX_PENDING_BYTES: Final = 4 * RECENT_IDS * ID_BYTES
 _LAST_TRIES: Final = 10
 _SYNC_S: Final = 1.1
 _NEVER_NS: Final = 1 << 62
@@ -275,7 +275,10 @@ class ReceiptGiver:
         pending = self._pending
         while pending and pending[0][0] < before_ns:
             parts.append(pending.popleft()[1])
-        self._pending_bytes = sum(len(each) for _, each in tuple(pending))
+        self._pending_bytes = sum(len(each) for _, each in tuple(pending)) if pending else 0
+        excess = self._pending_bytes - RECENT_IDS * ID_BYTES
+        while excess > 0:  # nothing gets safe: the sender keeps them, and a copy gets a receipt later
+            excess -= len(pending.popleft()[1])
         if parts and self.store is not None:
             parts = [b"".join(parts)]
             self.store.add(parts[0])
