@@ -151,7 +151,7 @@ class DiskTrial:
             found = self.statistics()
             letters = found["dead_letters"]
             total = letters["persisted"] + letters["not_persisted"] + letters["suppressed"]
-            return bool(found["ledger"]["dead_lettered"] == total and letters["waiting"] == 0)
+            return is_each_reported(found["ledger"], total) and not letters["waiting"]
 
         eventually(reported, True)
 
@@ -225,11 +225,16 @@ class DiskTrial:
         [stopped] = [line for line in process.log_records if line["event"] == "streamer.stopped"]
         letters = stopped["dead_letters"]
         total = letters["persisted"] + letters["not_persisted"] + letters["suppressed"] + letters["waiting"]
-        assert ledger["dead_lettered"] == total, stopped
+        assert is_each_reported(ledger, total), stopped
         assert ledger["queued"] == stopped["persisted"], stopped
         assert code == (_NOT_DRAINED if stopped["unsent"] else _OK), f"{code}\n{process.output}"
         found: dict[str, Any] = stopped
         return found
+
+
+def is_each_reported(ledger: dict[str, int], letters: int) -> bool:
+    """Whether each dead-lettered message has a letter. On a slow machine a message with a ttl may expire, and has one too."""
+    return 0 <= letters - ledger["dead_lettered"] <= ledger["expired"]
 
 
 @contextmanager
@@ -329,7 +334,7 @@ def run_read_only_trial(trial: DiskTrial, disk: SmallDisk) -> None:
     trial.start()
     with trial.app() as app:
         # The store is read after READY: by a process of its own, which a busy machine delays.
-        eventually(lambda: trial.statistics()["dead_letters"]["stored"], persisted)
+        eventually(lambda: trial.statistics()["dead_letters"]["stored"] >= persisted, True)
         trial.check_traffic(app, subscribed=True)
         trial.check_commands()
     trial.stop()
