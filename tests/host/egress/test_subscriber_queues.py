@@ -442,7 +442,8 @@ def test_a_message_beyond_the_subscriber_limit_is_a_dead_letter_with_subscriber_
     assert rig.undelivered[-1][:2] == (0, full)
     assert rig.queue.statistics().evicted_subscriber_limit == 5
     eventually(
-        lambda: rig.subscriber_queues[BOB].queued == 1 and not rig.queue._in_flight,
+        # The send thread may hold the message: then there is no queue.
+        lambda: getattr(rig.subscriber_queues.get(BOB), "queued", 0) == 1 and not rig.queue._in_flight,
         "the other message to wait",
     )
     assert rig.subscriber_queues[ANN].queued == 3
