@@ -19,9 +19,9 @@ ROUNDS: Final = 20
 STEADY, CHANGING = 0x2001, 0x2002
 MAX_COPIES_SHARE: Final = 0.05
 """No link is lost, so only messages are put again that were sent while the listener left: some in a thousand."""
-LATE_S: Final = 2.0
-"""Of a message to the listener that stays, on a loaded machine. It took 10 s with a pass over the retransmit buffer
-for each publisher."""
+LATE_S: Final = 5.0
+"""Of a message to the listener that stays: 0.5 to 1.5 s, and 2.6 s on a slow machine with other tests. It took 10 s
+with a pass over the retransmit buffer for each publisher."""
 
 
 def topics_of(service: int) -> list[Uri]:
