@@ -12,7 +12,8 @@ from typing import Any, Final, NamedTuple
 
 from tests.simulation.host import INSIDE, OUTSIDE, STATE_DIR, LogEntry, Run, SimHost
 from tests.simulation.scheduler import NS_PER_MS, Process
-from tests.simulation.world import FLOWS, World, wire_id
+from tests.simulation.world import FLOWS, SHARED, World, wire_id
+from tests.simulation.zenoh_network import SimApp
 from ustreamer.core.routing.usubscription_codec import CHANGE_RESOURCE, USUBSCRIPTION
 from ustreamer.host.storage.dead_letter_store import DIRECTORY, StoredDeadLetter, decode_letter
 from ustreamer.host.storage.spool_records import decode_record
@@ -171,13 +172,12 @@ class Oracle:
                 yield Violation("queued at the end", text)
 
     def _losses(self) -> Iterable[Violation]:
-        dead_letters, spooled = self._dead_letters(), self._spooled()
+        dead_letters = self._dead_letters()
+        reported = dead_letters | self._spooled()
         missing: Counter[str] = Counter()
         for id, process in self._taken().items():
-            sent = self._world.sent[id]
-            explained = id in self._world.received or id in dead_letters or id in spooled
-            if not explained and not self._may_be_lost(id, process):
-                missing[sent.flow] += 1
+            if self._is_missing(id) and id not in reported and not self._may_be_lost(id, process):
+                missing[self._world.sent[id].flow] += 1
         anonymous, counts = self._reported(len(dead_letters))
         if missing.total() > anonymous:
             text = f"{missing.total()} messages did not arrive ({dict(missing)})"
@@ -191,6 +191,24 @@ class Oracle:
             for id, process in network.taken.items()
             if id in self._world.sent and name != self._world.destination(id) and self._is_wanted(id)
         }
+
+    def _is_missing(self, id: bytes) -> bool:
+        """Whether an application did not receive a message, and should have."""
+        first, second = self._world.apps[self._world.destination(id)], self._world.second
+        if id not in self._world.received and not self._may_miss(id, first):
+            return True
+        if second is None or self._world.sent[id].flow not in SHARED:
+            return False
+        return id not in self._world.received_by_second and not self._may_miss(id, second)
+
+    def _may_miss(self, id: bytes, app: SimApp) -> bool:
+        """Documented: what comes after the end of a subscription; without receipts also what an application loses with its
+        connection, or misses while another one receives it.
+        """
+        network = self._host.networks[self._world.destination(id)]
+        if id in app.unwanted or (network.name == OUTSIDE and self._host.config.receipts):
+            return id in app.unwanted
+        return id in app.lost or (self._world.sent[id].flow in SHARED and id in app.missed)
 
     def _returned(self) -> set[bytes]:
         """The messages that a streamer received from their destination: its predecessor had put them there."""
@@ -271,6 +289,8 @@ class Oracle:
                 "kill",
                 "power",
                 "stall",
+                "stall second",
+                "withdraw",
                 *(f"{kind} {network}" for kind in ("freeze", "router", "cut")),
             }
             if self._faults & makers:
@@ -300,8 +320,8 @@ class Oracle:
         if start_ns is None:
             return
         put_ns = self._host.networks[OUTSIDE].put_ns
-        received = self._world.received.items()
-        again = [id for id, times in received if times[0] < start_ns < put_ns.get(id, 0)]
+        arrived = (id for id in self._world.received if self._world.has_arrived(id, start_ns))
+        again = [id for id in arrived if start_ns < put_ns.get(id, 0)]
         if again:
             yield Violation(
                 "repeated", f"a start sent {len(again)} messages that had arrived before the stop"
@@ -364,13 +384,21 @@ class Oracle:
 
         Documented: a router that waited for a stalled receiver may deliver messages of an ended streamer after newer
         ones of the next streamer. Those of one process are in order among themselves. The application that sends with
-        receipts keeps no order: it sends again what it lacks a receipt for.
+        receipts keeps no order: it sends again what it lacks a receipt for. A receiver that returns while another one
+        keeps a route open can get newer messages first.
         """
         if self._host.config.receives:
             return
+        for received in self._world.received, self._world.received_by_second:
+            yield from self._order_of(received)
+
+    def _order_of(self, received: Iterable[bytes]) -> Iterable[Violation]:
+        """As `_order`, of one application. `received` is in the order of the first arrival."""
         last: dict[tuple[str, Process | None], int] = {}
-        for id in self._world.received:  # in the order of the first arrival
+        for id in received:
             sent = self._world.sent[id]
+            if sent.flow in SHARED and (self._host.config.receipts or "withdraw" in self._faults):
+                continue
             late_of = self._host.networks[self._world.destination(id)].read_late.get(id)
             before = last.get((sent.flow, late_of), 0)
             if sent.number < before:

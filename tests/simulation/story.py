@@ -13,7 +13,7 @@ from tests.simulation.disk import SimDisk
 from tests.simulation.host import DRAIN_S, INSIDE, OUTSIDE, HostConfig, SimHost, simulated
 from tests.simulation.oracle import Oracle, Violation
 from tests.simulation.scheduler import NS_PER_MS, NS_PER_S, Scheduler, SimulationStuck
-from tests.simulation.world import LATE_TOPICS, NOTICES, TOPICS, World
+from tests.simulation.world import LATE_TOPICS, NOTICES, SHARED, TOPICS, World
 from tests.simulation.zenoh_link import LinkSizes
 from tests.simulation.zenoh_network import SimNetwork
 
@@ -47,6 +47,8 @@ class Story(NamedTuple):
     sizes: LinkSizes = DEFAULT_SIZES
     commit_ms: int = 8
     interrupt_every: int = 0
+    shares: bool = False
+    """Whether two applications outside receive the shared flows."""
 
     def __str__(self) -> str:
         head = f"seed {self.seed}: {self.config}, {self.sizes}, commits of {self.commit_ms} ms"
@@ -71,6 +73,8 @@ class Result(NamedTuple):
 _YEARS_MS: Final = 450_000_000_000
 """A clock glitch to the year 2038."""
 _DURATIONS_MS: Final = ((50, 1_000), (1_000, 4_500), (4_500, 9_000), (10_500, 16_000))
+SHARING_SHARE: Final = 0.15
+"""The share of the seeds with a second application outside."""
 FAULTS: Final = (
     "freeze",
     "router",
@@ -138,7 +142,29 @@ def _draw_steps(rng: Random) -> list[Step]:
 
 def generate(seed: int) -> Story:
     """The story of a seed."""
-    return _with_rare_settings(_draw_story(seed))
+    return _with_second_receiver(_with_rare_settings(_draw_story(seed)))
+
+
+def _with_second_receiver(story: Story) -> Story:
+    """The story, in some seeds with a second application outside, and with subscriptions that end and return."""
+    rng = Random(f"second receiver of {story.seed}")  # its own, as above
+    if rng.random() >= SHARING_SHARE:
+        return story
+    steps = story.steps
+    fault_at_ms = next((step.at_ms for step in steps if step.kind in FAULTS), 1_000)
+    for _ in range(rng.choice((1, 2, 3))):
+        every_us, size = rng.choice((200, 2_000, 20_000)), rng.choice((8, 100, 1_000))
+        at_ms = max(0, fault_at_ms + rng.randrange(-1_500, 500))
+        steps = *steps, Step(at_ms, "publish", ("shared", rng.choice((60, 250)), every_us, size, 0))
+    for _ in range(rng.choice((0, 1, 2, 3))):
+        at_ms = max(0, fault_at_ms + rng.randrange(-1_500, 4_000))
+        away_ms = rng.choice((rng.randrange(1, 60), rng.randrange(60, 4_000), rng.randrange(4_000, 18_000)))
+        steps = *steps, Step(at_ms, "withdraw", (rng.randrange(3), rng.getrandbits(16), away_ms))
+    if rng.random() < 0.4:
+        at_ms = max(0, fault_at_ms + rng.randrange(-1_500, 1_500))
+        steps = *steps, Step(at_ms, "stall second", (rng.randrange(500, 9_000),))
+    config = story.config._replace(receipts=story.config.receipts or rng.random() < 0.6)
+    return story._replace(config=config, steps=tuple(sorted(steps)), shares=True)
 
 
 def _with_rare_settings(story: Story) -> Story:
@@ -194,7 +220,11 @@ class _Actor:
         self.disk = SimDisk(scheduler, story.commit_ms)
         self.host = SimHost(scheduler, self.networks, self.disk, story.config)
         self.world = World(
-            scheduler, self.networks, receipts=story.config.receipts, receives=story.config.receives
+            scheduler,
+            self.networks,
+            receipts=story.config.receipts,
+            receives=story.config.receives,
+            shares=story.shares,
         )
         self._story = story
         self._unsent = 0
@@ -210,8 +240,8 @@ class _Actor:
         """Enter the actions of a step."""
         at_ms, args = step.at_ms, step.args
         match step.kind:
-            case "publish":
-                self._at(at_ms, lambda: self._publish(*args))
+            case "publish" | "subscribe" | "sessions" | "leave" | "withdraw" | "reload":
+                self._at(at_ms, lambda: self._act_once(step.kind, args))
             case "freeze":
                 network = self.networks[args[0]]
                 self._between(step, network.freeze, network.thaw)
@@ -224,6 +254,10 @@ class _Actor:
             case "stall":
                 network, app = self.networks[OUTSIDE], self.world.apps[OUTSIDE]
                 self._between(step, lambda: network.stall(app), lambda: network.unstall(app))
+            case "stall second":
+                network, second = self.networks[OUTSIDE], self.world.second
+                assert second is not None
+                self._between(step, lambda: network.stall(second), lambda: network.unstall(second))
             case "stop":
                 self._between(step, self.host.stop, self._start)
             case "kill":
@@ -239,16 +273,24 @@ class _Actor:
                 self._between(
                     step, lambda: self.disk.set_commit_ms(args[0]), lambda: self.disk.set_commit_ms(normal_ms)
                 )
-            case "sessions" | "leave":
-                self._at(at_ms, lambda: self._change_sessions(step.kind, *args))
-            case "subscribe":
-                self._at(at_ms, lambda: self.world.subscribe(LATE_TOPICS[args[0]], *args[1:]))
-            case "reload":
-                self._at(at_ms, self.host.reload)
             case "clock":
                 self._between(
                     step, lambda: self.host.step_clock(args[0]), lambda: self.host.step_clock(-args[0])
                 )
+
+    def _act_once(self, kind: str, args: tuple[Any, ...]) -> None:
+        """Do a step that has no end."""
+        match kind:
+            case "publish":
+                self._publish(*args)
+            case "subscribe":
+                self.world.subscribe(LATE_TOPICS[args[0]], *args[1:])
+            case "reload":
+                self.host.reload()
+            case "withdraw":
+                self.world.withdraw(*args)
+            case _:
+                self._change_sessions(kind, *args)
 
     def _between(self, step: Step, begin: Callable[[], None], end: Callable[[], None]) -> None:
         self._at(step.at_ms, begin)
@@ -256,7 +298,8 @@ class _Actor:
 
     def _publish(self, flow: str, count: int, every_us: int, size: int, ttl_ms: int) -> None:
         def send_next(left: int) -> None:
-            name = NOTICES[left % len(NOTICES)] if flow == "notices" else flow
+            flows = {"notices": NOTICES, "shared": SHARED}.get(flow, (flow,))
+            name = flows[left % len(flows)]
             self.world.send(name, size, ttl_ms)
             self._unsent -= 1
             if left > 1:
@@ -317,7 +360,12 @@ class _Actor:
 
     def _has_settled(self) -> bool:
         """Whether all messages have arrived, or nothing has moved for a while."""
-        moved = len(self.world.received), self._unsent, *(len(each.put_ns) for each in self.networks.values())
+        moved = (
+            len(self.world.received),
+            len(self.world.received_by_second),
+            self._unsent,
+            *(len(each.put_ns) for each in self.networks.values()),
+        )
         if moved != self._moved:
             self._moved, self._moved_ns = moved, self.scheduler.now_ns
         return self._has_arrived() or self.scheduler.now_ns - self._moved_ns > _STILL_NS
@@ -325,7 +373,7 @@ class _Actor:
     def _has_arrived(self) -> bool:
         taken = (id for network in self.networks.values() for id in network.taken if id in self.world.sent)
         is_sent = not self._unsent and not self.world.owed
-        return is_sent and all(id in self.world.received for id in taken)
+        return is_sent and all(self.world.has_arrived(id) for id in taken)
 
     def _wait(self, condition: Callable[[], bool], limit_s: int) -> None:
         """Wait for a condition, and at least a second."""

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The applications on both networks: what they sent, and what they received."""
 
-from collections.abc import Mapping
-from functools import lru_cache
+from collections.abc import Mapping, Sequence
+from functools import lru_cache, partial
+from random import Random
 from typing import Final, NamedTuple
 
 from tests.simulation.host import INSIDE, OUTSIDE
@@ -44,9 +45,13 @@ LATE_TOPICS: Final = tuple(UUri("hpc", 0x10A1, 1, 0x8011 + number) for number in
 _NOTICE: Final = UUri("hpc", 0x10A1, 1, 0x8003)
 NOTICES: Final = tuple(f"notice {number}" for number in range(60))
 """Flows of notifications, each with its own source: more routes than publishers."""
+SHARED: Final = tuple(f"shared {number}" for number in range(12))
+"""Flows of notifications, each with its own source, to a sink that two applications outside subscribe."""
+_GROUP: Final = UUri("cloud", 0x21, 1, 0)
 _BACK: Final = UUri("cloud", 0x30, 1, 0x8004)
 _NO_ID: Final = UUID(0x7000, 0b10 << 62)
 _GIVER: Final = ReceiptGiverId("cloud", "link", "1")
+_SECOND_GIVER: Final = ReceiptGiverId("backend", "link", "1")
 _CALL_TTL_MS: Final = 20_000
 
 
@@ -74,12 +79,21 @@ FLOWS: Final[Mapping[str, Flow]] = {
         name: _flow(INSIDE, notification(_NO_ID, UUri("hpc", 0x10A1, 1, 0x8101 + number), READER))
         for number, name in enumerate(NOTICES)
     },
+    **{
+        name: _flow(INSIDE, notification(_NO_ID, UUri("hpc", 0x10A1, 1, 0x8201 + number), _GROUP))
+        for number, name in enumerate(SHARED)
+    },
     "call": _flow(INSIDE, request(_NO_ID, APP, METHOD, ttl=_CALL_TTL_MS)),
     **{
         f"late{number}": _flow(INSIDE, publish(_NO_ID, topic), needs_subscription=True)
         for number, topic in enumerate(LATE_TOPICS)
     },
     "back": _flow(OUTSIDE, notification(_NO_ID, _BACK, APP)),
+}
+
+
+_SHARED_FILTERS: Final = {
+    FLOWS[name].key: ListenerFilters(FLOWS[name].attributes.source, _GROUP) for name in SHARED
 }
 
 
@@ -111,17 +125,19 @@ class World:
         *,
         receipts: bool = False,
         receives: bool = False,
+        shares: bool = False,
     ) -> None:
         """With `receipts` the application outside stands for a streamer: it gives receipts and drops copies.
 
-        With `receives` it also expects receipts for what it sends to the application inside, and sends it again.
+        With `receives` it also expects receipts for what it sends to the application inside, and sends it again. With
+        `shares` there is a second application outside. Both subscribe the shared flows, each flow with its own key.
         """
         self._scheduler = scheduler
         self._receipts = receipts
         self.owed: dict[bytes, WireMessage] = {}
         """What the application outside sent and has no receipt for, by the id in a receipt."""
         self._receives = receives
-        self._unreceipted: list[bytes] = []
+        self._unreceipted: dict[ReceiptGiverId, list[bytes]] = {}
         self._outside = networks[OUTSIDE]
         self._ids = UuidSource(scheduler.wall_ms, scheduler.rng.getrandbits)
         self.apps = {
@@ -136,7 +152,20 @@ class World:
             filter_key(ANY, METHOD, "cloud"),
         ):
             self.apps[OUTSIDE].subscribe(key)
-        if receipts:
+        self.second: SimApp | None = None
+        """The second application outside."""
+        self.received_by_second: dict[bytes, list[int]] = {}
+        if shares:
+            self.second = SimApp(networks[OUTSIDE], "the second application outside", self._on_second)
+            for app, giver in self._sharing():
+                for name in SHARED:
+                    app.subscribe(FLOWS[name].key)
+                    self._announce(app, giver, FLOWS[name].key)
+            if receipts:
+                others = ((topic, None) for topic in (*TOPICS, *LATE_TOPICS))
+                for source, sink in (*others, (ANY, READER), (ANY, METHOD)):
+                    self.apps[OUTSIDE].tokens.add(token_key(_GIVER, ListenerFilters(source, sink)))
+        elif receipts:
             for sink in None, any_at("cloud"):
                 self.apps[OUTSIDE].tokens.add(token_key(_GIVER, ListenerFilters(ANY, sink)))
         if receives:
@@ -158,6 +187,46 @@ class World:
         self.subscribed_at_ns: dict[UUri, int] = {}
         self._subscribing: dict[UUID, UUri] = {}
         self._numbers = dict.fromkeys((*FLOWS, "response"), 0)
+
+    # --- the shared flows ---------------------------------------------------------------------------------------------
+
+    def _sharing(self) -> list[tuple[SimApp, ReceiptGiverId]]:
+        assert self.second is not None
+        return [(self.apps[OUTSIDE], _GIVER), (self.second, _SECOND_GIVER)]
+
+    def _announce(self, app: SimApp, giver: ReceiptGiverId, key: str) -> None:
+        if self._receipts:
+            app.tokens.add(token_key(giver, _SHARED_FILTERS[key]))
+            self._outside.on_topology_change()
+
+    def withdraw(self, number: int, keys_seed: int, for_ms: int) -> None:
+        """Both applications, the first, or the second end subscriptions of shared flows, and have them again later."""
+        rng = Random(keys_seed)
+        keys = rng.sample(sorted(_SHARED_FILTERS), rng.choice((1, 4, 12)))
+        until_ns = self._scheduler.now_ns + for_ms * NS_PER_MS
+        for app, giver in self._sharing() if number == 2 else [self._sharing()[number]]:
+            for key in keys:
+                app.withdraw(key)
+                app.tokens.discard(token_key(giver, _SHARED_FILTERS[key]))
+            self._scheduler.call_at(until_ns, partial(self._restore, app, giver, keys, rng))
+
+    def _restore(self, app: SimApp, giver: ReceiptGiverId, keys: Sequence[str], rng: Random) -> None:
+        for key in keys:
+            app.restore(key)
+            announce = partial(self._announce, app, giver, key)
+            self._scheduler.call_after(rng.randrange(40) * NS_PER_MS, announce)  # its own moment
+        if self._receipts and rng.random() < 0.5:  # it is ready
+            ready = wire_message(receipt_key(giver), b"", b"", b"")
+            self._scheduler.call_after(50 * NS_PER_MS, lambda: app.publish(ready))
+
+    def _on_second(self, received: WireMessage) -> None:
+        if received.id not in self.sent:
+            return
+        if self._receipts:
+            self._give_receipt(received.id, _SECOND_GIVER)
+            if received.id in self.received_by_second:
+                return
+        self.received_by_second.setdefault(received.id, []).append(self._scheduler.now_ns)
 
     # --- sending ------------------------------------------------------------------------------------------------------
 
@@ -206,15 +275,16 @@ class World:
 
     # --- receiving ----------------------------------------------------------------------------------------------------
 
-    def _give_receipt(self, id: bytes) -> None:
+    def _give_receipt(self, id: bytes, giver: ReceiptGiverId) -> None:
         """Give a receipt 10 ms later, together with those of other messages."""
-        if not self._unreceipted:
-            self._scheduler.call_after(10 * NS_PER_MS, self._give_receipts)
-        self._unreceipted.append(id[ID_IN_ATTACHMENT])
+        if giver not in self._unreceipted:
+            self._scheduler.call_after(10 * NS_PER_MS, lambda: self._give_receipts(giver))
+        self._unreceipted.setdefault(giver, []).append(id[ID_IN_ATTACHMENT])
 
-    def _give_receipts(self) -> None:
-        ids, self._unreceipted = self._unreceipted, []
-        self.apps[OUTSIDE].publish(wire_message(receipt_key(_GIVER), b"".join(ids), b"", b""))
+    def _give_receipts(self, giver: ReceiptGiverId) -> None:
+        ids = self._unreceipted.pop(giver)
+        app = self.apps[OUTSIDE] if self.second is None or giver == _GIVER else self.second
+        app.publish(wire_message(receipt_key(giver), b"".join(ids), b"", b""))
 
     def _on_outside(self, received: WireMessage) -> None:
         if received.key.startswith(PREFIX):
@@ -225,7 +295,7 @@ class World:
                     self.apps[OUTSIDE].publish(each)
             return
         if self._receipts:
-            self._give_receipt(received.id)
+            self._give_receipt(received.id, _GIVER)
         sent = self.sent.get(received.id)
         if sent is None:
             self._on_subscribed(received)
@@ -266,6 +336,13 @@ class World:
             self.responses[id] = self.responses.get(id, 0) + 1
             if attributes.commstatus is UCode.UNAVAILABLE and self._outside.is_down:
                 self.refused_while_down.add(id)
+
+    def has_arrived(self, id: bytes, before_ns: int | None = None) -> bool:
+        """Whether all applications have a message that they subscribe, or had it before a time."""
+        is_shared = self.second is not None and self.sent[id].flow in SHARED
+        until_ns = self._scheduler.now_ns + 1 if before_ns is None else before_ns
+        receivers = (self.received, self.received_by_second) if is_shared else (self.received,)
+        return all(id in each and each[id][0] < until_ns for each in receivers)
 
     def destination(self, id: bytes) -> str:
         name = self.sent[id].flow

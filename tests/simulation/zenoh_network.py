@@ -31,6 +31,18 @@ class SimApp:
         self.on_message = on_message
         self.tokens: set[str] = set()
         """The tokens with which the application announces receipts."""
+        self.withdrawn: set[str] = set()
+        """The keys that it had subscribed, and subscribes again later."""
+        self.missed: set[bytes] = set()
+        """The messages that the router read while the application had no connection."""
+        self.unwanted: set[bytes] = set()
+        """The messages that the router read while the application had withdrawn their key. Without a connection also those
+        that another one received, from a streamer that has not seen its tokens yet.
+        """
+        self.known_to: set[Process] = set()
+        """The streamers that have seen its tokens."""
+        self.lost: set[bytes] = set()
+        """The messages that were lost with its connection. The streamer cannot know of them."""
         self._network = network
         self._waiting: deque[tuple[int, WireMessage]] = deque()
         self._waiting_bytes = 0
@@ -39,6 +51,18 @@ class SimApp:
     def subscribe(self, key: str) -> None:
         self.keys.append(key)
         self._network.on_topology_change()
+
+    def withdraw(self, key: str) -> None:
+        """End a subscription; `restore` begins it again."""
+        if key in self.keys:
+            self.keys.remove(key)
+            self.withdrawn.add(key)
+            self._network.on_topology_change()
+
+    def restore(self, key: str) -> None:
+        if key in self.withdrawn:
+            self.withdrawn.remove(key)
+            self.subscribe(key)
 
     def publish(self, message: WireMessage) -> None:
         """Put a message: it goes to the router, or is lost with it."""
@@ -76,7 +100,7 @@ class SimApp:
         running = {each.process for each in network.sessions if not each.is_gone}
         for at_ns, message in self._waiting:
             if at_ns < old_ns or network.put_by.get(message.id) not in {None, *running}:
-                network.lost_at_apps.add(message.id)
+                self.lost.add(message.id)
         self._waiting.clear()
         self._waiting_bytes = 0
         self.connected = False
@@ -122,7 +146,7 @@ class SimNetwork:
         self.put_without_subscriber: set[bytes] = set()
         """The messages that a streamer has put although it could know that no subscriber matches."""
         self.lost_at_apps: set[bytes] = set()
-        """The messages that an application lost with its connection, or that the router received just after that."""
+        """The messages that the router received just after the last application had lost its connection."""
         self.read_late: dict[bytes, Process] = {}
         """The messages of an ended streamer that the router read after the next one had connected, with their process."""
         self.notes: Counter[str] = Counter()
@@ -183,9 +207,12 @@ class SimNetwork:
             for each in session.subscribers
         )
 
-    def tokens(self) -> set[str]:
-        """The tokens of the connected applications."""
-        return {token for app in self.apps if app.connected for token in app.tokens}
+    def tokens(self, process: Process) -> set[str]:
+        """The tokens of the connected applications, which `process` sees now."""
+        connected = [app for app in self.apps if app.connected]
+        for app in connected:
+            app.known_to.add(process)
+        return {token for app in connected for token in app.tokens}
 
     @property
     def can_read(self) -> bool:
@@ -208,13 +235,21 @@ class SimNetwork:
             self._held.append((message, app))
 
     def route(self, message: WireMessage, source: SimApp | SimSession) -> None:
-        has_receiver, source_is_app = False, isinstance(source, SimApp)
+        has_receiver, source_is_app, absent = False, isinstance(source, SimApp), list[SimApp]()
         if isinstance(source, SimSession) and source.is_gone and self._has_successor(message, source):
             self.read_late[message.id] = source.process
         for app in self.apps:
             if app is not source and app.connected and self._is_subscribed(tuple(app.keys), message.key):
                 app.deliver(message)
                 has_receiver = True
+            elif app is not source:
+                absent.append(app)
+        for app in absent:
+            is_late = has_receiver and isinstance(source, SimSession) and source.process not in app.known_to
+            if message.key in app.withdrawn or (is_late and not app.connected):
+                app.unwanted.add(message.id)
+            elif not app.connected:
+                app.missed.add(message.id)
         for session in self.sessions:
             link = session.link
             if session is source or link is None or link.dead:
