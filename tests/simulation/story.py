@@ -242,6 +242,8 @@ class _Actor:
         match step.kind:
             case "publish" | "subscribe" | "sessions" | "leave" | "withdraw" | "reload":
                 self._at(at_ms, lambda: self._act_once(step.kind, args))
+                if step.kind == "withdraw":
+                    self._at(at_ms + args[-1], lambda: None)  # the story does not end before
             case "freeze":
                 network = self.networks[args[0]]
                 self._between(step, network.freeze, network.thaw)

@@ -51,7 +51,7 @@ _GROUP: Final = UUri("cloud", 0x21, 1, 0)
 _BACK: Final = UUri("cloud", 0x30, 1, 0x8004)
 _NO_ID: Final = UUID(0x7000, 0b10 << 62)
 _GIVER: Final = ReceiptGiverId("cloud", "link", "1")
-_SECOND_GIVER: Final = ReceiptGiverId("backend", "link", "1")
+_SECOND_GIVER: Final = ReceiptGiverId("backend", "link", "2")
 _CALL_TTL_MS: Final = 20_000
 
 

@@ -37,10 +37,10 @@ class SimApp:
         """The messages that the router read while the application had no connection."""
         self.unwanted: set[bytes] = set()
         """The messages that the router read while the application had withdrawn their key. Without a connection also those
-        that another one received, from a streamer that has not seen its tokens yet.
+        that another one received, from a streamer that has not seen the token of this subscription yet.
         """
-        self.known_to: set[Process] = set()
-        """The streamers that have seen its tokens."""
+        self.seen_by: dict[Process, set[str]] = {}
+        """The subscriptions that a streamer has seen since they began."""
         self.lost: set[bytes] = set()
         """The messages that were lost with its connection. The streamer cannot know of them."""
         self._network = network
@@ -57,12 +57,18 @@ class SimApp:
         if key in self.keys:
             self.keys.remove(key)
             self.withdrawn.add(key)
+            for seen in self.seen_by.values():
+                seen.discard(key)
             self._network.on_topology_change()
 
     def restore(self, key: str) -> None:
         if key in self.withdrawn:
             self.withdrawn.remove(key)
             self.subscribe(key)
+
+    def is_seen(self, process: Process, key: str) -> bool:
+        """Whether this streamer has seen the subscription of the key."""
+        return key in self.seen_by.get(process, ())
 
     def publish(self, message: WireMessage) -> None:
         """Put a message: it goes to the router, or is lost with it."""
@@ -211,7 +217,7 @@ class SimNetwork:
         """The tokens of the connected applications, which `process` sees now."""
         connected = [app for app in self.apps if app.connected]
         for app in connected:
-            app.known_to.add(process)
+            app.seen_by.setdefault(process, set()).update(app.keys)
         return {token for app in connected for token in app.tokens}
 
     @property
@@ -245,7 +251,11 @@ class SimNetwork:
             elif app is not source:
                 absent.append(app)
         for app in absent:
-            is_late = has_receiver and isinstance(source, SimSession) and source.process not in app.known_to
+            is_late = (
+                has_receiver
+                and isinstance(source, SimSession)
+                and not app.is_seen(source.process, message.key)
+            )
             if message.key in app.withdrawn or (is_late and not app.connected):
                 app.unwanted.add(message.id)
             elif not app.connected:

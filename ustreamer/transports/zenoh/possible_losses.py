@@ -289,9 +289,12 @@ class PossibleLosses:
             if not publisher.has_subscriber():
                 return
             if not publisher.open:
+                opened_ns = (
+                    self._monotonic_ns()
+                )  # what is put again waits for receivers whose token is late, too
                 if not self._retransmit_lost(publisher):
                     return
-                publisher.opened_ns = self._monotonic_ns()
+                publisher.opened_ns = opened_ns
                 with self._publishers.state_lock:
                     publisher.open = publisher not in self._losses  # lost again: its report closed the route
         self._on_route_opened(publisher.route)
@@ -338,13 +341,15 @@ class PossibleLosses:
 
     def _retransmit_lost_put(self, id: bytes, put_ns: int, message: UMessage) -> None:
         """Put this again, or count it. With a closed session it waits for its receipt as before, and UStatusError rises."""
-        withdrawn = () if self._awaited is None else self._awaited.withdraw(id)
+        waiting = [] if self._awaited is None else self._awaited.withdraw(id)
         try:
             if not self._retransmit(put_ns, message):
                 self.not_retransmitted += 1
+            elif self._awaited is not None:
+                self._awaited.end_retransmit(waiting)
         except UStatusError:
-            for each in withdrawn:
-                each.add_blocked({id: put_ns})
+            for each in waiting:
+                each.puts.add_blocked({id: put_ns})
             raise
 
     def _count_evicted(self, publisher: RoutePublisher) -> None:
@@ -421,10 +426,12 @@ class PossibleLosses:
     def _update_receivers(self, awaited: "AwaitedReceipts") -> None:
         """Determine the receivers of all publishers again.
 
-        The token of a receiver may come after the first puts to it: these wait for its receipt too.
+        The token of a receiver may come after the first puts to it: these wait for its receipt too. What was put after
+        a receiver withdrew a token waits for it no more.
         """
         awaited.changed = False
         since_ns: dict[tuple[Hashable, Receiver], int] = {}
+        withdrawn_ns: dict[tuple[Hashable, Receiver], int] = {}
         for publisher in self._publishers:
             before, receivers = publisher.receivers, self._publishers.receivers_of(publisher.route)
             publisher.receivers = tuple(receivers)
@@ -432,17 +439,30 @@ class PossibleLosses:
                 if receiver not in before:
                     was_there = at_ns - publisher.opened_ns < DISCOVERY_NS
                     since_ns[publisher, receiver] = publisher.opened_ns if was_there else at_ns
+            for receiver in before:
+                if receiver.tokens and receiver not in receivers:
+                    withdrawn_ns[publisher, receiver] = receiver.withdrawn_ns
+        awaited.await_earlier(self._remembered_by_receiver(since_ns))
+        for receiver, ids in self._remembered_by_receiver(withdrawn_ns).items():
+            awaited.release(receiver, list(ids))
+
+    def _remembered_by_receiver(
+        self, since_ns: Mapping[tuple[Hashable, "Receiver"], int]
+    ) -> dict["Receiver", dict[bytes, int]]:
+        """For each receiver the remembered puts of publishers since a time, with their times."""
         puts = {receiver: dict[bytes, int]() for _, receiver in since_ns}
         for route, put_ns, message in self._remembered_since(min(since_ns.values())) if since_ns else ():
             for receiver, ids in puts.items():
                 if put_ns >= since_ns.get((route, receiver), NEVER_NS):
                     ids[receipt_id(message.id)] = put_ns
-        awaited.await_earlier(puts)
+        return puts
 
     def _retransmit_unconfirmed(self, awaited: "AwaitedReceipts") -> None:
         """Put again what counts as lost."""
         if awaited.changed:
             self._update_receivers(awaited)
+        if not self._link_monitor:
+            awaited.on_no_link(self._monotonic_ns())
         lost = awaited.lost(self._monotonic_ns())
         if not lost:
             return
@@ -450,7 +470,7 @@ class PossibleLosses:
         for id in [each for each in lost if each not in found]:
             stored = None if self._awaited_keeper is None else self._awaited_keeper.read(id)
             if stored is None:
-                awaited.abandon([id])
+                self._abandon(awaited, id, lost[id])
             elif self._has_closed_route(stored[1]):
                 awaited.postpone(id)  # the next tick reads it again
             else:
@@ -462,6 +482,14 @@ class PossibleLosses:
                 awaited.block([id])  # put again when a subscriber is back
             else:
                 awaited.postpone(id)  # its publisher was undeclared, and the next one does not know it
+
+    def _abandon(self, awaited: "AwaitedReceipts", id: bytes, put_ns: int) -> None:
+        """Neither the memory nor the store has this put, nor older ones that the store does not know."""
+        with self._buffer_lock:
+            oldest_ns = self._buffer.oldest_ns
+        before_ns = put_ns if oldest_ns is None else min(put_ns, oldest_ns)
+        known = frozenset[bytes]() if self._awaited_keeper is None else self._awaited_keeper.known
+        awaited.abandon(list({id: None, **dict.fromkeys(awaited.unblocked_before(before_ns, known))}))
 
     def _has_closed_route(self, message: UMessage) -> bool:
         """Whether the publisher of this message has no subscriber, or none can be declared now."""

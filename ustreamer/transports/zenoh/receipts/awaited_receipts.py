@@ -13,7 +13,7 @@ receiver. A put waits for the receipt of each receiver whose filters match it. I
   receipt itself can be lost. The receipt of the probe then shows whether older puts are lost.
 
 A receiver that is away keeps its puts for the retransmit window. Then they count as missing, and new puts no longer wait
-for it.
+for it. The window begins when the endpoint has a link: without one, all receivers are away.
 
 Puts, receipts and tokens come on different threads. `AwaitedPuts` are thread-safe, a change of `_retransmissions` is one
 operation of a dict, and `_lock` protects the rest. Only the monitor thread changes `missing`.
@@ -21,7 +21,7 @@ operation of a dict, and `_lock` protects the rest. Only the monitor thread chan
 
 import logging
 from collections import deque
-from collections.abc import Callable, KeysView, Mapping, Sequence
+from collections.abc import Callable, Iterable, KeysView, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import repeat
 from threading import Lock
@@ -68,7 +68,7 @@ class Receiver:
     """One receiver: its tokens, and the puts that wait for its receipt. All times are monotonic, in ns."""
 
     __slots__ = (
-        "changed_ns",
+        "ended",
         "gone_ns",
         "has_left",
         "is_ready",
@@ -78,23 +78,25 @@ class Receiver:
         "probes",
         "puts",
         "tokens",
+        "withdrawn_ns",
     )
 
     def __init__(self, now_ns: int) -> None:
         self.tokens: dict[_Token, int] = {}
         """Each with the time at which it appeared. Without a token the receiver is away."""
         self.last_tokens: dict[_Token, int] = {}
-        """As `tokens`, with those that ended in the last second: an outage ends all tokens, one by one.
-
-        Of a receiver that is away, those that it had last.
-        """
+        """As `tokens`, with those in `ended`. Of a receiver that is away, those that it had last."""
+        self.ended: dict[_Token, int] = {}
+        """Tokens that ended in the last second, with the time: an outage ends all tokens, one by one."""
+        self.withdrawn_ns = NEVER_NS
+        """When the first of the tokens ended that were dropped last."""
         self.is_ready = False
         """Whether it gave an empty receipt since it appeared: its subscribers are declared."""
         self.puts: Final = AwaitedPuts()
         """Those without a receipt. The sender adds each one just before the put."""
         self.newest_ns = 0
         """The time of the newest put with a receipt."""
-        self.present_since_ns = self.changed_ns = now_ns
+        self.present_since_ns = now_ns
         self.gone_ns = NEVER_NS
         self.has_left = False
         """Whether it is away for longer than the window. It remains only as long as a put of it is blocked."""
@@ -131,6 +133,15 @@ class Receiver:
         """When it announced receipts for messages from `source` to `sink`; None: not at all."""
         times = (at for (_, each), at in self.last_tokens.items() if each.match_route(source, sink))
         return min(times, default=None)
+
+    def drop_ended(self, before_ns: int) -> bool:
+        """Drop the tokens that ended before this time; false if there is none."""
+        ended = {token: at_ns for token, at_ns in self.ended.items() if at_ns < before_ns}
+        for token in ended:
+            del self.ended[token]
+            self.last_tokens.pop(token, None)
+        self.withdrawn_ns = min(ended.values(), default=self.withdrawn_ns)
+        return bool(ended)
 
     def has_announced(self, instance: str) -> bool:
         """Whether this process has a token, or is in `last_tokens`: its last receipts come after its token."""
@@ -227,13 +238,15 @@ class AwaitedReceipts:
                 receiver.is_ready = False
             if len(receiver.last_tokens) >= 2 * _MAX_TOKENS:
                 receiver.last_tokens = dict(receiver.tokens)
+                receiver.ended.clear()
+            receiver.ended.pop(token, None)
             receiver.tokens[token] = receiver.last_tokens[token] = now_ns
             receiver.gone_ns, receiver.has_left = NEVER_NS, False
         elif not is_present:
-            receiver.tokens.pop(token, None)
+            if receiver.tokens.pop(token, None) is not None:
+                receiver.ended[token] = now_ns
             if not receiver.tokens:
                 receiver.gone_ns = now_ns
-        receiver.changed_ns = now_ns
         self.changed = True
         return True
 
@@ -319,11 +332,18 @@ class AwaitedReceipts:
         for each in self._puts():
             each.forget((id,))
 
-    def withdraw(self, id: bytes) -> list[AwaitedPuts]:
-        """This is put again now, and then waits again. Returns what to add it to if that fails."""
-        found = [each for each in self._puts() if id in each]
+    def withdraw(self, id: bytes) -> list[Receiver]:
+        """This is put again now, and then waits again. Returns the receivers that it waited for.
+
+        Call `end_retransmit` with them then, or add it to their puts if that fails.
+        """
+        found = [each for each in tuple(self._receivers.values()) if id in each.puts]
         self.forget([id])
         return found
+
+    def end_retransmit(self, receivers: Iterable[Receiver]) -> None:
+        """A put was made again, and does not wait for receivers that have left: their receipts count as missing."""
+        self.missing += sum(each.has_left for each in receivers)
 
     def forget(self, ids: Sequence[bytes]) -> None:
         """Wait for no receipt of these."""
@@ -351,6 +371,10 @@ class AwaitedReceipts:
         for each in self._puts():
             found.update(each.all_before(before_ns, known))
         return found
+
+    def unblocked_before(self, before_ns: int, known: AbstractSet[bytes]) -> set[bytes]:
+        """The puts before this time without a receipt, without blocked ones and those in `known`."""
+        return {id for each in self._puts() for id in each.before(before_ns) if id not in known}
 
     @property
     def oldest_ns(self) -> int:
@@ -384,6 +408,13 @@ class AwaitedReceipts:
             lost.update(each.probe(now_ns))
         return lost
 
+    def on_no_link(self, now_ns: int) -> None:
+        """The endpoint has no link now, so no receiver can return: the window begins later."""
+        with self._lock:
+            for each in self._receivers.values():
+                if not (each.tokens or each.has_left):
+                    each.gone_ns = now_ns
+
     def postpone(self, id: bytes) -> None:
         """This counts as lost, and cannot be put again now."""
         self._retransmissions[id] = self._retransmissions.get(id, 1) - 1
@@ -401,9 +432,8 @@ class AwaitedReceipts:
             self.missing += len(trimmed)
             is_gone = now_ns - receiver.gone_ns > self._window_ns
             with self._lock:
-                if now_ns - receiver.changed_ns > _LOST_NS and (receiver.tokens or is_gone):
-                    self.changed |= len(receiver.tokens) != len(receiver.last_tokens)
-                    receiver.last_tokens = dict(receiver.tokens)
+                if receiver.tokens or is_gone:
+                    self.changed |= receiver.drop_ended(now_ns - _LOST_NS)
                 receiver.has_left = is_gone and not receiver.tokens
                 if receiver.has_left and not receiver.puts.has_blocked:
                     del self._receivers[name]
@@ -420,8 +450,12 @@ class AwaitedReceipts:
             self._miss(receiver, list(receiver.puts.all_before(NEVER_NS, frozenset())))
 
     def _miss(self, receiver: Receiver, ids: Sequence[bytes]) -> None:
-        """Wait no longer for these receipts of a receiver that has left. The others may still give theirs."""
+        """Wait no longer for these receipts of a receiver that has left."""
         self.missing += len(ids)
+        self.release(receiver, ids)
+
+    def release(self, receiver: Receiver, ids: Sequence[bytes]) -> None:
+        """Wait no longer for these receipts of one receiver. The others may still give theirs."""
         receiver.puts.forget(ids)
         if self._retransmissions:
             self._drop_retransmissions([*self.received_of(dict.fromkeys(ids).keys())])
