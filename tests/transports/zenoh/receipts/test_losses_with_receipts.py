@@ -29,10 +29,12 @@ from ustreamer.transports.zenoh.route_publishers import RoutePublishers
 from ustreamer.transports.zenoh.subscriber import ListenerFilters
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
-from ustreamer.uprotocol.uuri import ANY
+from ustreamer.uprotocol.uuri import ANY, any_at
 
 GIVER = ReceiptGiverId("cloud", "link", "1")
 TOKEN = token_key(GIVER, ListenerFilters(ANY, None))
+OTHER_TOKEN = token_key(GIVER, ListenerFilters(ANY, any_at("cloud")))
+"""For other messages than those of the publisher."""
 
 
 WINDOW_NS = 1_000_000_000
@@ -96,7 +98,8 @@ class LossesRig:
 
     def _put(self, message: UMessage, payload: bytes) -> None:
         now_ns = CLOCK.monotonic_ns()
-        self.receiver.puts.append((now_ns, receipt_id(message.id)))
+        for each in self.publisher.receivers:
+            each.puts.append((now_ns, receipt_id(message.id)))
         head = HEAD.pack(VERSION_AND_TAGS, message.id.msb, ID_TAG, message.id.lsb)
         self.losses.append((Origin(self.publisher, message.attributes),), now_ns, (head,), (payload,))
 
@@ -304,3 +307,59 @@ def test_a_put_of_a_receiver_that_left_is_unconfirmed_after_a_closed_session_ref
     puts.losses.on_tick()
     left, forgotten, stored = puts.losses.unconfirmed()
     assert len(left) + forgotten + len(stored) == 6
+
+
+def test_what_is_put_again_counts_for_a_receiver_that_has_left(make_bench: MakeBench) -> None:
+    """Another subscriber is back, and gets it: this receiver never will."""
+    puts = LossesRig(make_bench(), 16_000_000)
+    for number in range(6):
+        puts.put(number)
+    puts.find_subscriber()
+    puts.lose_subscriber()
+    puts.awaited.on_token(TOKEN, is_present=False)
+    wait_until(lambda: puts.receiver.has_left or puts.losses.on_tick(), "the end of its window")  # type: ignore[func-returns-value]
+    puts.losses.on_tick()
+    puts.find_subscriber()
+    assert (puts.again, puts.awaited.missing, puts.awaited.count) == ([0, 1, 2, 3, 4, 5], 6, 0)
+
+
+def test_what_is_put_again_waits_for_a_receiver_whose_token_is_late(make_bench: MakeBench) -> None:
+    puts = LossesRig(make_bench(), 16_000_000)
+    puts.awaited.on_token(OTHER_TOKEN, is_present=True)
+    puts.find_subscriber()
+    for number in range(6):
+        puts.put(number)
+    puts.lose_subscriber()
+    puts.awaited.on_token(TOKEN, is_present=False)
+    wait_until(lambda: not puts.publisher.receivers or puts.losses.on_tick(), "the end of the token")  # type: ignore[func-returns-value]
+    puts.find_subscriber()
+    assert (puts.again, puts.awaited.count) == ([0, 1, 2, 3, 4, 5], 0)
+    puts.awaited.on_token(TOKEN, is_present=True)
+    puts.losses.on_tick()
+    assert puts.awaited.count == 6
+
+
+def test_what_was_put_after_a_receiver_withdrew_a_token_does_not_wait_for_it(make_bench: MakeBench) -> None:
+    """Its subscription has ended, and other receivers keep the route open. So nothing is put again, or counts as missing."""
+    puts = LossesRig(make_bench(), 16_000_000)
+    puts.awaited.on_token(OTHER_TOKEN, is_present=True)
+    before = puts.put(0)
+    puts.awaited.on_token(TOKEN, is_present=False)
+    puts.put(1)
+    assert puts.awaited.count == 2  # all tokens may end now
+    wait_until(lambda: not puts.publisher.receivers or puts.losses.on_tick(), "the end of the token")  # type: ignore[func-returns-value]
+    assert puts.awaited.all_waiting().keys() == {receipt_id(before.id)}
+    assert (puts.again, puts.awaited.missing) == ([], 0)
+
+
+def test_puts_that_nothing_remembers_are_abandoned_at_once(make_bench: MakeBench) -> None:
+    """Else one a second would be, and a limit of publishers could count them all that time."""
+    puts = LossesRig(make_bench())
+    for number in range(6):
+        puts.put(number)
+    receivers, puts.publisher.receivers = puts.publisher.receivers, ()
+    for number in range(6, 9):
+        puts.put(number)
+    puts.publisher.receivers = receivers
+    wait_until(lambda: puts.awaited.missing or puts.losses.on_tick(), "the probe")  # type: ignore[func-returns-value]
+    assert (puts.awaited.missing, puts.awaited.count) == (6, 0)

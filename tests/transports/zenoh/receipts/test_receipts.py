@@ -344,6 +344,21 @@ def test_new_puts_do_not_wait_for_a_receiver_that_is_away_for_long() -> None:
     assert (awaited.is_awaited(id_of(1)), awaited.missing) == (True, 1)  # its publisher puts it again
 
 
+def test_without_a_link_a_receiver_that_is_away_is_waited_for() -> None:
+    awaited = Awaited()
+    awaited.appear()
+    awaited.put(id_of(1))
+    awaited.disappear()
+    for _ in range(2):
+        awaited.now_ns += WINDOW_NS + NS_PER_S + 1
+        awaited.on_no_link(awaited.now_ns)
+        assert awaited.lost(awaited.now_ns) == {}
+        assert (awaited.is_awaited(id_of(1)), awaited.missing) == (True, 0)
+    awaited.now_ns += WINDOW_NS + 1
+    awaited.lost(awaited.now_ns)
+    assert (awaited.is_awaited(id_of(1)), awaited.missing) == (False, 1)
+
+
 def test_what_a_receiver_that_left_had_not_confirmed_still_waits_for_the_others() -> None:
     awaited = Awaited()
     awaited.appear()
