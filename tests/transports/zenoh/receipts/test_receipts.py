@@ -344,6 +344,22 @@ def test_new_puts_do_not_wait_for_a_receiver_that_is_away_for_long() -> None:
     assert (awaited.is_awaited(id_of(1)), awaited.missing) == (True, 1)  # its publisher puts it again
 
 
+def test_the_tokens_of_a_receiver_may_return_one_by_one() -> None:
+    awaited = Awaited()
+    awaited.appear()
+    other = token_key(GIVER._replace(instance="1"), ListenerFilters(ANY, any_at("cloud")))
+    awaited.on_token(other, is_present=True)
+    awaited.put(id_of(1))
+    awaited.disappear()
+    awaited.on_token(other, is_present=False)
+    awaited.now_ns += 2 * NS_PER_S
+    awaited.on_token(other, is_present=True)
+    for wait_ns, is_receiver in ((0, True), (NS_PER_S + 1, False)):
+        awaited.now_ns += wait_ns
+        awaited.lost(awaited.now_ns)
+        assert bool(awaited.receivers_of(TOPIC, None)) is is_receiver
+
+
 def test_without_a_link_a_receiver_that_is_away_is_waited_for() -> None:
     awaited = Awaited()
     awaited.appear()

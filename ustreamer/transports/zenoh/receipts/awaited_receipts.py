@@ -432,7 +432,9 @@ class AwaitedReceipts:
             self.missing += len(trimmed)
             is_gone = now_ns - receiver.gone_ns > self._window_ns
             with self._lock:
-                if receiver.tokens or is_gone:
+                # Its tokens return one by one, as they ended.
+                is_settled = receiver.tokens and now_ns - receiver.present_since_ns > _LOST_NS
+                if is_settled or is_gone:
                     self.changed |= receiver.drop_ended(now_ns - _LOST_NS)
                 receiver.has_left = is_gone and not receiver.tokens
                 if receiver.has_left and not receiver.puts.has_blocked:
