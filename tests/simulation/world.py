@@ -195,9 +195,10 @@ class World:
         return [(self.apps[OUTSIDE], _GIVER), (self.second, _SECOND_GIVER)]
 
     def _announce(self, app: SimApp, giver: ReceiptGiverId, key: str) -> None:
+        app.announced.add(key)
         if self._receipts:
             app.tokens.add(token_key(giver, _SHARED_FILTERS[key]))
-            self._outside.on_topology_change()
+        self._outside.on_topology_change()
 
     def withdraw(self, number: int, keys_seed: int, for_ms: int) -> None:
         """Both applications, the first, or the second end subscriptions of shared flows, and have them again later."""

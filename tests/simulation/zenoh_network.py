@@ -36,11 +36,15 @@ class SimApp:
         self.missed: set[bytes] = set()
         """The messages that the router read while the application had no connection."""
         self.unwanted: set[bytes] = set()
-        """The messages that the router read while the application had withdrawn their key. Without a connection also those
-        that another one received, from a streamer that has not seen the token of this subscription yet.
+        """The messages that were put, or read by the router, while the application had withdrawn their key. Without a
+        connection also those that another one received, from a streamer that has not seen the token of this
+        subscription yet.
         """
+        self.announced: set[str] = set()
+        """The subscriptions whose token is there."""
         self.seen_by: dict[Process, set[str]] = {}
-        """The subscriptions that a streamer has seen since they began."""
+        """The subscriptions whose token a streamer has seen since they began."""
+        self.ever_withdrawn: set[str] = set()
         self.lost: set[bytes] = set()
         """The messages that were lost with its connection. The streamer cannot know of them."""
         self._network = network
@@ -57,6 +61,8 @@ class SimApp:
         if key in self.keys:
             self.keys.remove(key)
             self.withdrawn.add(key)
+            self.ever_withdrawn.add(key)
+            self.announced.discard(key)
             for seen in self.seen_by.values():
                 seen.discard(key)
             self._network.on_topology_change()
@@ -181,6 +187,9 @@ class SimNetwork:
     def on_put(self, message: WireMessage, process: Process) -> None:
         self.put_by[message.id] = process
         self.put_ns[message.id] = self.scheduler.now_ns
+        for app in self.apps:
+            if message.key in app.ever_withdrawn and not app.is_seen(process, message.key):
+                app.unwanted.add(message.id)
         self.puts.setdefault(process, []).append((self.scheduler.now_ns, len(message.payload)))
 
     def on_taken(self, message: WireMessage, process: Process) -> None:
@@ -217,7 +226,7 @@ class SimNetwork:
         """The tokens of the connected applications, which `process` sees now."""
         connected = [app for app in self.apps if app.connected]
         for app in connected:
-            app.seen_by.setdefault(process, set()).update(app.keys)
+            app.seen_by.setdefault(process, set()).update(app.announced)
         return {token for app in connected for token in app.tokens}
 
     @property
