@@ -363,3 +363,17 @@ def test_puts_that_nothing_remembers_are_abandoned_at_once(make_bench: MakeBench
     puts.publisher.receivers = receivers
     wait_until(lambda: puts.awaited.missing or puts.losses.on_tick(), "the probe")  # type: ignore[func-returns-value]
     assert (puts.awaited.missing, puts.awaited.count) == (6, 0)
+
+
+def test_without_a_link_no_window_of_a_receiver_ends(
+    make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    puts = LossesRig(make_bench(), 16_000_000)
+    puts.put(0)
+    monkeypatch.setattr(type(puts.bench.links), "__len__", lambda _: 0)
+    puts.awaited.on_token(TOKEN, is_present=False)
+    end_ns = CLOCK.monotonic_ns() + 2 * WINDOW_NS
+    wait_until(lambda: CLOCK.monotonic_ns() > end_ns or puts.losses.on_tick(), "twice the window")  # type: ignore[func-returns-value]
+    assert (puts.receiver.has_left, puts.awaited.missing) == (False, 0)
+    monkeypatch.undo()
+    wait_until(lambda: puts.receiver.has_left or puts.losses.on_tick(), "the end of its window")  # type: ignore[func-returns-value]

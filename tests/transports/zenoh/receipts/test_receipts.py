@@ -360,6 +360,20 @@ def test_the_tokens_of_a_receiver_may_return_one_by_one() -> None:
         assert bool(awaited.receivers_of(TOPIC, None)) is is_receiver
 
 
+def test_a_token_that_returns_within_a_second_stays() -> None:
+    awaited = Awaited()
+    awaited.appear()
+    other = token_key(GIVER._replace(instance="1"), ListenerFilters(ANY, any_at("cloud")))
+    awaited.on_token(other, is_present=True)
+    awaited.now_ns += 2 * NS_PER_S
+    awaited.disappear()
+    awaited.now_ns += NS_PER_S // 2
+    awaited.appear()
+    awaited.now_ns += 2 * NS_PER_S
+    awaited.lost(awaited.now_ns)
+    assert awaited.receivers_of(TOPIC, None)
+
+
 def test_without_a_link_a_receiver_that_is_away_is_waited_for() -> None:
     awaited = Awaited()
     awaited.appear()
