@@ -237,8 +237,7 @@ class AwaitedReceipts:
                 receiver.present_since_ns = now_ns
                 receiver.is_ready = False
             if len(receiver.last_tokens) >= 2 * _MAX_TOKENS:
-                receiver.last_tokens = dict(receiver.tokens)
-                receiver.ended.clear()
+                receiver.drop_ended(now_ns + 1)
             receiver.ended.pop(token, None)
             receiver.tokens[token] = receiver.last_tokens[token] = now_ns
             receiver.gone_ns, receiver.has_left = NEVER_NS, False
