@@ -43,24 +43,6 @@ MUTATIONS: Final = (
         "pass",
     ),
     Mutation(
-        "what is put again waits for no receiver whose token is late",
-        f"{_ZENOH}/possible_losses.py",
-        "publisher.opened_ns = opened_ns",
-        "publisher.opened_ns = self._monotonic_ns()",
-    ),
-    Mutation(
-        "a receiver whose tokens return one by one counts as one that withdrew some",
-        f"{_ZENOH}/receipts/awaited_receipts.py",
-        "is_settled = receiver.tokens and now_ns - receiver.present_since_ns > _LOST_NS",
-        "is_settled = bool(receiver.tokens)",
-    ),
-    Mutation(
-        "an outage ends the window of all receivers",
-        f"{_ZENOH}/possible_losses.py",
-        "            awaited.on_no_link(self._monotonic_ns())",
-        "            pass",
-    ),
-    Mutation(
         "a route stays open after its subscribers left",
         f"{_ZENOH}/possible_losses.py",
         "publisher.open = False  # at once",
