@@ -43,7 +43,7 @@ _MESSAGE_BYTES: Final = 200
 _KEPT_SHARE: Final = 7 / 8
 """The least part of `retransmit_bytes` that is kept: messages are evicted in blocks."""
 _BATCH: Final = 64
-"""The messages that are put, and later evicted, at once."""
+"""The most messages that are put, and evicted, at once."""
 _EXPIRY_MARGIN_MS: Final = 20
 _CLOCK_MARGIN_NS: Final = 2_000 * NS_PER_MS
 _MAX_AHEAD_MS: Final = 60_000
@@ -196,20 +196,23 @@ class Oracle:
 
     def _is_missing(self, id: bytes) -> bool:
         """Whether an application did not receive a message, and should have."""
-        first, second = self._world.apps[self._world.destination(id)], self._world.second
+        first, backend = self._world.apps[self._world.destination(id)], self._world.backend
         if id not in self._world.received and not self._may_miss(id, first):
             return True
-        if second is None or self._world.sent[id].flow not in SHARED:
+        if backend is None or self._world.sent[id].flow not in SHARED:
             return False
-        return id not in self._world.received_by_second and not self._may_miss(id, second)
+        return id not in self._world.received_by_backend and not self._may_miss(id, backend)
 
     def _may_miss(self, id: bytes, app: SimApp) -> bool:
-        """Documented: what comes after the end of a subscription; without receipts also what an application loses with its
-        connection, or misses while another one receives it.
+        """Documented in docs/delivery.md: what comes after the end of a subscription.
+
+        Without receipts also what an application loses with its connection, or misses while another one receives it.
         """
+        if id in app.excused:
+            return True
         network = self._host.networks[self._world.destination(id)]
-        if id in app.unwanted or (network.name == OUTSIDE and self._host.config.receipts):
-            return id in app.unwanted
+        if network.name == OUTSIDE and self._host.config.receipts:
+            return False
         return id in app.lost or (self._world.sent[id].flow in SHARED and id in app.missed)
 
     def _returned(self) -> set[bytes]:
@@ -275,13 +278,14 @@ class Oracle:
         """More than `retransmit_bytes` was put before the message had to be on disk. A kill forgets the counter."""
         network = self._host.networks[self._world.destination(id)]
         put_ns, process = network.put_ns[id], network.put_by[id]
-        after = (each for each in network.puts[process] if put_ns <= each[0] <= put_ns + doubt_ns)
-        sizes = [payload + _MESSAGE_BYTES for _, payload in after]
-        bound = _KEPT_SHARE * self._host.config.retransmit_bytes - _BATCH * max(sizes, default=0)
-        return sum(sizes) > bound
+        puts = [each for each in network.puts[process] if put_ns <= each[0] <= put_ns + doubt_ns]
+        kept = sum(payload_bytes + _MESSAGE_BYTES for _, payload_bytes in puts)
+        # The newest messages are evicted batch by batch: the one of this message, and the newest one.
+        batch = sum(payload_bytes + _MESSAGE_BYTES for _, payload_bytes in (*puts[:_BATCH], *puts[-_BATCH:]))
+        return kept + batch > _KEPT_SHARE * self._host.config.retransmit_bytes
 
     def _duplicates(self) -> Iterable[Violation]:
-        """Only a lost link and a kill make duplicates, and a stop whose disk refuses to delete what was sent."""
+        """Only lost links and subscriptions, stalls and kills make duplicates, and a stop whose disk refuses deletions."""
         refused = (each for each in self._host.log if each.event == "spool.delete_failed")
         undeleted = sum(each.extra["messages"] for each in refused)
         for network in (INSIDE, OUTSIDE):
@@ -289,13 +293,13 @@ class Oracle:
                 "kill",
                 "power",
                 "stall",
-                "stall second",
-                "withdraw",
+                "stall backend",
+                "unsubscribe",
                 *(f"{kind} {network}" for kind in ("freeze", "router", "cut")),
             }
             if self._faults & makers:
                 continue
-            received = self._world.received.items()
+            received = [*self._world.received.items(), *self._world.received_by_backend.items()]
             twice = [
                 id for id, times in received if len(times) > 1 and self._world.destination(id) == network
             ]
@@ -384,12 +388,12 @@ class Oracle:
 
         Documented: a router that waited for a stalled receiver may deliver messages of an ended streamer after newer
         ones of the next streamer. Those of one process are in order among themselves. The application that sends with
-        receipts keeps no order: it sends again what it lacks a receipt for. A receiver that returns while another one
-        keeps a route open can get newer messages first.
+        receipts keeps no order: it sends again what it lacks a receipt for. With receipts, a receiver that returns while
+        another one keeps a route open can get newer messages first. Without them, a listener that leaves and returns can.
         """
         if self._host.config.receives:
             return
-        for received in self._world.received, self._world.received_by_second:
+        for received in self._world.received, self._world.received_by_backend:
             yield from self._order_of(received)
 
     def _order_of(self, received: Iterable[bytes]) -> Iterable[Violation]:
@@ -397,7 +401,7 @@ class Oracle:
         last: dict[tuple[str, Process | None], int] = {}
         for id in received:
             sent = self._world.sent[id]
-            if sent.flow in SHARED and (self._host.config.receipts or "withdraw" in self._faults):
+            if sent.flow in SHARED and (self._host.config.receipts or "unsubscribe" in self._faults):
                 continue
             late_of = self._host.networks[self._world.destination(id)].read_late.get(id)
             before = last.get((sent.flow, late_of), 0)

@@ -47,11 +47,15 @@ class Story(NamedTuple):
     sizes: LinkSizes = DEFAULT_SIZES
     commit_ms: int = 8
     interrupt_every: int = 0
-    shares: bool = False
+    has_backend: bool = False
     """Whether two applications outside receive the shared flows."""
 
     def __str__(self) -> str:
         head = f"seed {self.seed}: {self.config}, {self.sizes}, commits of {self.commit_ms} ms"
+        if self.interrupt_every:
+            head += f", interrupt_every={self.interrupt_every}"
+        if self.has_backend:
+            head += ", with a backend"
         return "\n".join((head, *map(str, self.steps)))
 
 
@@ -73,7 +77,7 @@ class Result(NamedTuple):
 _YEARS_MS: Final = 450_000_000_000
 """A clock glitch to the year 2038."""
 _DURATIONS_MS: Final = ((50, 1_000), (1_000, 4_500), (4_500, 9_000), (10_500, 16_000))
-SHARING_SHARE: Final = 0.15
+_BACKEND_SHARE: Final = 0.15
 """The share of the seeds with a second application outside."""
 FAULTS: Final = (
     "freeze",
@@ -142,13 +146,16 @@ def _draw_steps(rng: Random) -> list[Step]:
 
 def generate(seed: int) -> Story:
     """The story of a seed."""
-    return _with_second_receiver(_with_rare_settings(_draw_story(seed)))
+    return _with_backend(_with_rare_settings(_draw_story(seed)))
 
 
-def _with_second_receiver(story: Story) -> Story:
-    """The story, in some seeds with a second application outside, and with subscriptions that end and return."""
-    rng = Random(f"second receiver of {story.seed}")  # its own, as above
-    if rng.random() >= SHARING_SHARE:
+def _with_backend(story: Story) -> Story:
+    """The story, in some seeds with a second application outside, and with subscriptions that end and return.
+
+    More than half of these have receipts.
+    """
+    rng = Random(f"second receiver of {story.seed}")  # its own, as for rare settings
+    if rng.random() >= _BACKEND_SHARE:
         return story
     steps = story.steps
     fault_at_ms = next((step.at_ms for step in steps if step.kind in FAULTS), 1_000)
@@ -159,12 +166,16 @@ def _with_second_receiver(story: Story) -> Story:
     for _ in range(rng.choice((0, 1, 2, 3))):
         at_ms = max(0, fault_at_ms + rng.randrange(-1_500, 4_000))
         away_ms = rng.choice((rng.randrange(1, 60), rng.randrange(60, 4_000), rng.randrange(4_000, 18_000)))
-        steps = *steps, Step(at_ms, "withdraw", (rng.randrange(3), rng.getrandbits(16), away_ms))
+        who = rng.choice(("first", "backend", "both"))
+        steps = (
+            *steps,
+            Step(at_ms, "unsubscribe", (who, rng.choice((1, 4, 12)), rng.getrandbits(16), away_ms)),
+        )
     if rng.random() < 0.4:
         at_ms = max(0, fault_at_ms + rng.randrange(-1_500, 1_500))
-        steps = *steps, Step(at_ms, "stall second", (rng.randrange(500, 9_000),))
+        steps = *steps, Step(at_ms, "stall backend", (rng.randrange(500, 9_000),))
     config = story.config._replace(receipts=story.config.receipts or rng.random() < 0.6)
-    return story._replace(config=config, steps=tuple(sorted(steps)), shares=True)
+    return story._replace(config=config, steps=tuple(sorted(steps)), has_backend=True)
 
 
 def _with_rare_settings(story: Story) -> Story:
@@ -224,7 +235,7 @@ class _Actor:
             self.networks,
             receipts=story.config.receipts,
             receives=story.config.receives,
-            shares=story.shares,
+            has_backend=story.has_backend,
         )
         self._story = story
         self._unsent = 0
@@ -240,9 +251,9 @@ class _Actor:
         """Enter the actions of a step."""
         at_ms, args = step.at_ms, step.args
         match step.kind:
-            case "publish" | "subscribe" | "sessions" | "leave" | "withdraw" | "reload":
+            case "publish" | "subscribe" | "sessions" | "leave" | "unsubscribe" | "reload":
                 self._at(at_ms, lambda: self._act_once(step.kind, args))
-                if step.kind == "withdraw":
+                if step.kind == "unsubscribe":
                     self._at(at_ms + args[-1], lambda: None)  # the story does not end before
             case "freeze":
                 network = self.networks[args[0]]
@@ -256,10 +267,10 @@ class _Actor:
             case "stall":
                 network, app = self.networks[OUTSIDE], self.world.apps[OUTSIDE]
                 self._between(step, lambda: network.stall(app), lambda: network.unstall(app))
-            case "stall second":
-                network, second = self.networks[OUTSIDE], self.world.second
-                assert second is not None
-                self._between(step, lambda: network.stall(second), lambda: network.unstall(second))
+            case "stall backend":
+                network, backend = self.networks[OUTSIDE], self.world.backend
+                assert backend is not None
+                self._between(step, lambda: network.stall(backend), lambda: network.unstall(backend))
             case "stop":
                 self._between(step, self.host.stop, self._start)
             case "kill":
@@ -281,7 +292,7 @@ class _Actor:
                 )
 
     def _act_once(self, kind: str, args: tuple[Any, ...]) -> None:
-        """Do a step that has no end."""
+        """Do a step whose end, if any, the world plans."""
         match kind:
             case "publish":
                 self._publish(*args)
@@ -289,8 +300,8 @@ class _Actor:
                 self.world.subscribe(LATE_TOPICS[args[0]], *args[1:])
             case "reload":
                 self.host.reload()
-            case "withdraw":
-                self.world.withdraw(*args)
+            case "unsubscribe":
+                self.world.unsubscribe(*args)
             case _:
                 self._change_sessions(kind, *args)
 
@@ -364,7 +375,7 @@ class _Actor:
         """Whether all messages have arrived, or nothing has moved for a while."""
         moved = (
             len(self.world.received),
-            len(self.world.received_by_second),
+            len(self.world.received_by_backend),
             self._unsent,
             *(len(each.put_ns) for each in self.networks.values()),
         )

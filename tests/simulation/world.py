@@ -46,12 +46,12 @@ _NOTICE: Final = UUri("hpc", 0x10A1, 1, 0x8003)
 NOTICES: Final = tuple(f"notice {number}" for number in range(60))
 """Flows of notifications, each with its own source: more routes than publishers."""
 SHARED: Final = tuple(f"shared {number}" for number in range(12))
-"""Flows of notifications, each with its own source, to a sink that two applications outside subscribe."""
+"""Flows of notifications, each with its own source. Where there is a backend, both applications outside receive them."""
 _GROUP: Final = UUri("cloud", 0x21, 1, 0)
 _BACK: Final = UUri("cloud", 0x30, 1, 0x8004)
 _NO_ID: Final = UUID(0x7000, 0b10 << 62)
 _GIVER: Final = ReceiptGiverId("cloud", "link", "1")
-_SECOND_GIVER: Final = ReceiptGiverId("backend", "link", "2")
+_BACKEND: Final = ReceiptGiverId("backend", "link", "2")
 _CALL_TTL_MS: Final = 20_000
 
 
@@ -92,6 +92,7 @@ FLOWS: Final[Mapping[str, Flow]] = {
 }
 
 
+# The shared flows by key, each with its filters in a token.
 _SHARED_FILTERS: Final = {
     FLOWS[name].key: ListenerFilters(FLOWS[name].attributes.source, _GROUP) for name in SHARED
 }
@@ -125,12 +126,12 @@ class World:
         *,
         receipts: bool = False,
         receives: bool = False,
-        shares: bool = False,
+        has_backend: bool = False,
     ) -> None:
         """With `receipts` the application outside stands for a streamer: it gives receipts and drops copies.
 
         With `receives` it also expects receipts for what it sends to the application inside, and sends it again. With
-        `shares` there is a second application outside. Both subscribe the shared flows, each flow with its own key.
+        `has_backend` there is a second application outside. Both subscribe the shared flows, each flow with its own key.
         """
         self._scheduler = scheduler
         self._receipts = receipts
@@ -152,16 +153,16 @@ class World:
             filter_key(ANY, METHOD, "cloud"),
         ):
             self.apps[OUTSIDE].subscribe(key)
-        self.second: SimApp | None = None
-        """The second application outside."""
-        self.received_by_second: dict[bytes, list[int]] = {}
-        if shares:
-            self.second = SimApp(networks[OUTSIDE], "the second application outside", self._on_second)
+        self.backend: SimApp | None = None
+        """The second application outside. It receives the shared flows only."""
+        self.received_by_backend: dict[bytes, list[int]] = {}
+        if has_backend:
+            self.backend = SimApp(networks[OUTSIDE], "the second application outside", self._on_backend)
             for app, giver in self._sharing():
-                for name in SHARED:
-                    app.subscribe(FLOWS[name].key)
-                    self._announce(app, giver, FLOWS[name].key)
-            if receipts:
+                for key in _SHARED_FILTERS:
+                    app.subscribe(key)
+                    app.announce(key, self._token(giver, key))
+            if receipts:  # no wildcard: it would match the shared flows, too
                 others = ((topic, None) for topic in (*TOPICS, *LATE_TOPICS))
                 for source, sink in (*others, (ANY, READER), (ANY, METHOD)):
                     self.apps[OUTSIDE].tokens.add(token_key(_GIVER, ListenerFilters(source, sink)))
@@ -175,7 +176,7 @@ class World:
         """Topics with a subscription that ends at a date."""
         self.sent: dict[bytes, Sent] = {}
         self.received: dict[bytes, list[int]] = {}
-        """The times at which the destination received a message."""
+        """The times at which the destination received a message; of a shared flow the first application."""
         self.responses: dict[bytes, int] = {}
         """How many responses a caller received, by the id of the request; error responses included."""
         self.refused_while_down: set[bytes] = set()
@@ -191,43 +192,41 @@ class World:
     # --- the shared flows ---------------------------------------------------------------------------------------------
 
     def _sharing(self) -> list[tuple[SimApp, ReceiptGiverId]]:
-        assert self.second is not None
-        return [(self.apps[OUTSIDE], _GIVER), (self.second, _SECOND_GIVER)]
+        assert self.backend is not None
+        return [(self.apps[OUTSIDE], _GIVER), (self.backend, _BACKEND)]
 
-    def _announce(self, app: SimApp, giver: ReceiptGiverId, key: str) -> None:
-        app.announced.add(key)
-        if self._receipts:
-            app.tokens.add(token_key(giver, _SHARED_FILTERS[key]))
-        self._outside.on_topology_change()
+    def _token(self, giver: ReceiptGiverId, key: str) -> str | None:
+        return token_key(giver, _SHARED_FILTERS[key]) if self._receipts else None
 
-    def withdraw(self, number: int, keys_seed: int, for_ms: int) -> None:
-        """Both applications, the first, or the second end subscriptions of shared flows, and have them again later."""
+    def unsubscribe(self, who: str, number: int, keys_seed: int, for_ms: int) -> None:
+        """End some subscriptions of shared flows, of the "first" application, the "backend" or "both"; begin them again."""
         rng = Random(keys_seed)
-        keys = rng.sample(sorted(_SHARED_FILTERS), rng.choice((1, 4, 12)))
+        keys = rng.sample(sorted(_SHARED_FILTERS), number)
         until_ns = self._scheduler.now_ns + for_ms * NS_PER_MS
-        for app, giver in self._sharing() if number == 2 else [self._sharing()[number]]:
+        first, backend = self._sharing()
+        for app, giver in {"first": (first,), "backend": (backend,), "both": (first, backend)}[who]:
             for key in keys:
-                app.withdraw(key)
-                app.tokens.discard(token_key(giver, _SHARED_FILTERS[key]))
-            self._scheduler.call_at(until_ns, partial(self._restore, app, giver, keys, rng))
+                app.unsubscribe(key, token_key(giver, _SHARED_FILTERS[key]))
+            self._scheduler.call_at(until_ns, partial(self._subscribe_again, app, giver, keys, rng))
 
-    def _restore(self, app: SimApp, giver: ReceiptGiverId, keys: Sequence[str], rng: Random) -> None:
+    def _subscribe_again(self, app: SimApp, giver: ReceiptGiverId, keys: Sequence[str], rng: Random) -> None:
         for key in keys:
-            app.restore(key)
-            announce = partial(self._announce, app, giver, key)
-            self._scheduler.call_after(rng.randrange(40) * NS_PER_MS, announce)  # its own moment
-        if self._receipts and rng.random() < 0.5:  # it is ready
+            app.subscribe_again(key)
+            # Each token comes later than its subscription. A streamer announces them the other way round.
+            announce = partial(app.announce, key, self._token(giver, key))
+            self._scheduler.call_after(rng.randrange(40) * NS_PER_MS, announce)
+        if self._receipts and rng.random() < 0.5:  # the empty receipt says that all are there
             ready = wire_message(receipt_key(giver), b"", b"", b"")
             self._scheduler.call_after(50 * NS_PER_MS, lambda: app.publish(ready))
 
-    def _on_second(self, received: WireMessage) -> None:
+    def _on_backend(self, received: WireMessage) -> None:
         if received.id not in self.sent:
             return
         if self._receipts:
-            self._give_receipt(received.id, _SECOND_GIVER)
-            if received.id in self.received_by_second:
+            self._give_receipt(received.id, _BACKEND)
+            if received.id in self.received_by_backend:
                 return
-        self.received_by_second.setdefault(received.id, []).append(self._scheduler.now_ns)
+        self.received_by_backend.setdefault(received.id, []).append(self._scheduler.now_ns)
 
     # --- sending ------------------------------------------------------------------------------------------------------
 
@@ -284,7 +283,7 @@ class World:
 
     def _give_receipts(self, giver: ReceiptGiverId) -> None:
         ids = self._unreceipted.pop(giver)
-        app = self.apps[OUTSIDE] if self.second is None or giver == _GIVER else self.second
+        app = self.apps[OUTSIDE] if self.backend is None or giver == _GIVER else self.backend
         app.publish(wire_message(receipt_key(giver), b"".join(ids), b"", b""))
 
     def _on_outside(self, received: WireMessage) -> None:
@@ -339,10 +338,13 @@ class World:
                 self.refused_while_down.add(id)
 
     def has_arrived(self, id: bytes, before_ns: int | None = None) -> bool:
-        """Whether all applications have a message that they subscribe, or had it before a time."""
-        is_shared = self.second is not None and self.sent[id].flow in SHARED
+        """Whether the applications of its flow have received a message, before a time if there is one.
+
+        An ended subscription counts as well.
+        """
+        is_shared = self.backend is not None and self.sent[id].flow in SHARED
         until_ns = self._scheduler.now_ns + 1 if before_ns is None else before_ns
-        receivers = (self.received, self.received_by_second) if is_shared else (self.received,)
+        receivers = (self.received, self.received_by_backend) if is_shared else (self.received,)
         return all(id in each and each[id][0] < until_ns for each in receivers)
 
     def destination(self, id: bytes) -> str:

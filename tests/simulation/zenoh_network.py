@@ -31,20 +31,22 @@ class SimApp:
         self.on_message = on_message
         self.tokens: set[str] = set()
         """The tokens with which the application announces receipts."""
-        self.withdrawn: set[str] = set()
-        """The keys that it had subscribed, and subscribes again later."""
-        self.missed: set[bytes] = set()
-        """The messages that the router read while the application had no connection."""
-        self.unwanted: set[bytes] = set()
-        """The messages that were put, or read by the router, while the application had withdrawn their key. Without a
-        connection also those that another one received, from a streamer that has not seen the token of this
-        subscription yet.
+        # Shared keys only:
+        self.ended_keys: set[str] = set()
+        """The keys whose subscription has ended, and begins again later."""
+        self._keys_that_ended: set[str] = set()
+        """As `ended_keys`, also of subscriptions that have begun again."""
+        self._announced_keys: set[str] = set()
+        """The keys whose subscription has its token, if the application has tokens."""
+        self._seen_keys: dict[Process, set[str]] = {}
+        """Of these those that a streamer has seen since the subscription began."""
+        # Messages:
+        self.excused: set[bytes] = set()
+        """The messages that need not arrive, as their subscription had ended when the router read them, or when they were
+        put. Or it had begun, and the streamer had not seen its token yet.
         """
-        self.announced: set[str] = set()
-        """The subscriptions whose token is there."""
-        self.seen_by: dict[Process, set[str]] = {}
-        """The subscriptions whose token a streamer has seen since they began."""
-        self.ever_withdrawn: set[str] = set()
+        self.missed: set[bytes] = set()
+        """The messages that the router read, and gave to others, while the application had no connection."""
         self.lost: set[bytes] = set()
         """The messages that were lost with its connection. The streamer cannot know of them."""
         self._network = network
@@ -56,25 +58,52 @@ class SimApp:
         self.keys.append(key)
         self._network.on_topology_change()
 
-    def withdraw(self, key: str) -> None:
-        """End a subscription; `restore` begins it again."""
+    def unsubscribe(self, key: str, token: str) -> None:
+        """End a subscription and its token; `subscribe_again` begins it again."""
         if key in self.keys:
             self.keys.remove(key)
-            self.withdrawn.add(key)
-            self.ever_withdrawn.add(key)
-            self.announced.discard(key)
-            for seen in self.seen_by.values():
+            self.tokens.discard(token)
+            self.ended_keys.add(key)
+            self._keys_that_ended.add(key)
+            self._announced_keys.discard(key)
+            for seen in self._seen_keys.values():
                 seen.discard(key)
             self._network.on_topology_change()
 
-    def restore(self, key: str) -> None:
-        if key in self.withdrawn:
-            self.withdrawn.remove(key)
+    def subscribe_again(self, key: str) -> None:
+        if key in self.ended_keys:
+            self.ended_keys.remove(key)
             self.subscribe(key)
 
+    def announce(self, key: str, token: str | None) -> None:
+        """Announce the subscription of a key, if it has not ended meanwhile."""
+        if key in self.keys:
+            self._announced_keys.add(key)
+            if token is not None:
+                self.tokens.add(token)
+            self._network.on_topology_change()
+
+    def see_tokens(self, process: Process) -> set[str]:
+        """The tokens, which this streamer sees now."""
+        self._seen_keys.setdefault(process, set()).update(self._announced_keys)
+        return self.tokens
+
     def is_seen(self, process: Process, key: str) -> bool:
-        """Whether this streamer has seen the subscription of the key."""
-        return key in self.seen_by.get(process, ())
+        """Whether this streamer has seen the token of this subscription."""
+        return key in self._seen_keys.get(process, ())
+
+    def on_put(self, message: WireMessage, process: Process) -> None:
+        """A streamer puts a message. It waits for no application whose token it has not seen."""
+        if message.key in self._keys_that_ended and not self.is_seen(process, message.key):
+            self.excused.add(message.id)
+
+    def on_routed(self, message: WireMessage, source: "SimApp | SimSession") -> None:
+        """The router read a message, and gave it to others but not to this application."""
+        is_unseen = isinstance(source, SimSession) and not self.is_seen(source.process, message.key)
+        if message.key in self.ended_keys or (is_unseen and not self.connected):
+            self.excused.add(message.id)
+        elif not self.connected:
+            self.missed.add(message.id)
 
     def publish(self, message: WireMessage) -> None:
         """Put a message: it goes to the router, or is lost with it."""
@@ -158,7 +187,9 @@ class SimNetwork:
         self.put_without_subscriber: set[bytes] = set()
         """The messages that a streamer has put although it could know that no subscriber matches."""
         self.lost_at_apps: set[bytes] = set()
-        """The messages that the router received just after the last application had lost its connection."""
+        """The messages that the router received when no application was connected any more, or never read as it waited
+        for one.
+        """
         self.read_late: dict[bytes, Process] = {}
         """The messages of an ended streamer that the router read after the next one had connected, with their process."""
         self.notes: Counter[str] = Counter()
@@ -188,8 +219,7 @@ class SimNetwork:
         self.put_by[message.id] = process
         self.put_ns[message.id] = self.scheduler.now_ns
         for app in self.apps:
-            if message.key in app.ever_withdrawn and not app.is_seen(process, message.key):
-                app.unwanted.add(message.id)
+            app.on_put(message, process)
         self.puts.setdefault(process, []).append((self.scheduler.now_ns, len(message.payload)))
 
     def on_taken(self, message: WireMessage, process: Process) -> None:
@@ -222,12 +252,9 @@ class SimNetwork:
             for each in session.subscribers
         )
 
-    def tokens(self, process: Process) -> set[str]:
-        """The tokens of the connected applications, which `process` sees now."""
-        connected = [app for app in self.apps if app.connected]
-        for app in connected:
-            app.seen_by.setdefault(process, set()).update(app.announced)
-        return {token for app in connected for token in app.tokens}
+    def see_tokens(self, process: Process) -> set[str]:
+        """The tokens of the connected applications, which this streamer sees now."""
+        return {token for app in self.apps if app.connected for token in app.see_tokens(process)}
 
     @property
     def can_read(self) -> bool:
@@ -250,25 +277,17 @@ class SimNetwork:
             self._held.append((message, app))
 
     def route(self, message: WireMessage, source: SimApp | SimSession) -> None:
-        has_receiver, source_is_app, absent = False, isinstance(source, SimApp), list[SimApp]()
+        has_receiver, source_is_app, others = False, isinstance(source, SimApp), list[SimApp]()
         if isinstance(source, SimSession) and source.is_gone and self._has_successor(message, source):
             self.read_late[message.id] = source.process
         for app in self.apps:
             if app is not source and app.connected and self._is_subscribed(tuple(app.keys), message.key):
                 app.deliver(message)
                 has_receiver = True
-            elif app is not source:
-                absent.append(app)
-        for app in absent:
-            is_late = (
-                has_receiver
-                and isinstance(source, SimSession)
-                and not app.is_seen(source.process, message.key)
-            )
-            if message.key in app.withdrawn or (is_late and not app.connected):
-                app.unwanted.add(message.id)
-            elif not app.connected:
-                app.missed.add(message.id)
+            else:
+                others.append(app)
+        for app in others if has_receiver else ():
+            app.on_routed(message, source)
         for session in self.sessions:
             link = session.link
             if session is source or link is None or link.dead:

@@ -283,7 +283,7 @@ class SimSession:
 
     def refresh_tokens(self) -> None:
         """Report the tokens of applications that have appeared or are gone, if a subscriber asks for them."""
-        present = set() if self.link is None else self.network.tokens(self.process)
+        present = set() if self.link is None else self.network.see_tokens(self.process)
         kinds = (
             (zenoh.SampleKind.PUT, present - self._tokens),
             (zenoh.SampleKind.DELETE, self._tokens - present),
