@@ -131,6 +131,7 @@ class LinkMonitor:
         self._unreported: dict[tuple[str, bool], NodeLoss] = {}
         self._all_stalled = False
         self._lease_ns = DEFAULT_LEASE_NS
+        self._linkless_ns = self._linkless_since_ns = 0
         self._next_tick_ns = self._sampled_ns = self._tick_until_ns = 0
         self._session: zenoh.Session | None = None
         self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -159,6 +160,12 @@ class LinkMonitor:
     def is_idle(self) -> bool:
         """True if no task waits."""
         return self._tasks.empty()
+
+    @property
+    def linkless_ns(self) -> int:
+        """How long no node was connected, in all since the first one."""
+        since_ns = self._linkless_since_ns
+        return self._linkless_ns + (self._monotonic_ns() - since_ns if since_ns else 0)
 
     def start(self, session: zenoh.Session, lease_ms: int = 10_000) -> None:
         """Start; nodes that are already connected count before this returns. `lease_ms` is the lease of the nodes."""
@@ -275,8 +282,10 @@ class LinkMonitor:
         """Update `connected`, and `up`: a node is connected and reads. True if `up` changed."""
         if not self._nodes:
             self.connected.clear()
+            self._linkless_since_ns = self._linkless_since_ns or self._monotonic_ns()
         elif not self.connected.is_set():
             self.connected.set()
+            self._linkless_ns, self._linkless_since_ns = self.linkless_ns, 0
         self.multicast = any(is_multicast for _, is_multicast in self._nodes)
         if self.up is (bool(self._nodes) and not self._all_stalled):
             return False

@@ -109,6 +109,7 @@ class PossibleLosses:
         self._buffer_lock = Lock()
         self._awaited = awaited
         if awaited is not None:
+            awaited.linkless_ns = lambda: link_monitor.linkless_ns
             awaited.on_changed = lambda: link_monitor.run_on_monitor(self._on_receivers_changed)
         has_store = sent_store is not None  # else no lock: 0.16 us
         self.append: Final = self._append_locked if has_store else self._buffer.append
@@ -289,9 +290,8 @@ class PossibleLosses:
             if not publisher.has_subscriber():
                 return
             if not publisher.open:
-                opened_ns = (
-                    self._monotonic_ns()
-                )  # what is put again waits for receivers whose token is late, too
+                # Before them: what is put again waits for a receiver whose token comes later, too.
+                opened_ns = self._monotonic_ns()
                 if not self._retransmit_lost(publisher):
                     return
                 publisher.opened_ns = opened_ns
@@ -341,14 +341,14 @@ class PossibleLosses:
 
     def _retransmit_lost_put(self, id: bytes, put_ns: int, message: UMessage) -> None:
         """Put this again, or count it. With a closed session it waits for its receipt as before, and UStatusError rises."""
-        waiting = [] if self._awaited is None else self._awaited.withdraw(id)
+        receivers = [] if self._awaited is None else self._awaited.stop_waiting(id)
         try:
             if not self._retransmit(put_ns, message):
                 self.not_retransmitted += 1
             elif self._awaited is not None:
-                self._awaited.end_retransmit(waiting)
+                self._awaited.count_left(receivers)
         except UStatusError:
-            for each in waiting:
+            for each in receivers:
                 each.puts.add_blocked({id: put_ns})
             raise
 
@@ -426,12 +426,10 @@ class PossibleLosses:
     def _update_receivers(self, awaited: "AwaitedReceipts") -> None:
         """Determine the receivers of all publishers again.
 
-        The token of a receiver may come after the first puts to it: these wait for its receipt too. What was put after
-        a receiver withdrew a token waits for it no more.
+        The token of a receiver may come after the first puts to it: these wait for its receipt too.
         """
         awaited.changed = False
         since_ns: dict[tuple[Hashable, Receiver], int] = {}
-        withdrawn_ns: dict[tuple[Hashable, Receiver], int] = {}
         for publisher in self._publishers:
             before, receivers = publisher.receivers, self._publishers.receivers_of(publisher.route)
             publisher.receivers = tuple(receivers)
@@ -439,30 +437,17 @@ class PossibleLosses:
                 if receiver not in before:
                     was_there = at_ns - publisher.opened_ns < DISCOVERY_NS
                     since_ns[publisher, receiver] = publisher.opened_ns if was_there else at_ns
-            for receiver in before:
-                if receiver.tokens and receiver not in receivers:
-                    withdrawn_ns[publisher, receiver] = receiver.withdrawn_ns
-        awaited.await_earlier(self._remembered_by_receiver(since_ns))
-        for receiver, ids in self._remembered_by_receiver(withdrawn_ns).items():
-            awaited.release(receiver, list(ids))
-
-    def _remembered_by_receiver(
-        self, since_ns: Mapping[tuple[Hashable, "Receiver"], int]
-    ) -> dict["Receiver", dict[bytes, int]]:
-        """For each receiver the remembered puts of publishers since a time, with their times."""
         puts = {receiver: dict[bytes, int]() for _, receiver in since_ns}
         for route, put_ns, message in self._remembered_since(min(since_ns.values())) if since_ns else ():
             for receiver, ids in puts.items():
                 if put_ns >= since_ns.get((route, receiver), NEVER_NS):
                     ids[receipt_id(message.id)] = put_ns
-        return puts
+        awaited.await_earlier(puts)
 
     def _retransmit_unconfirmed(self, awaited: "AwaitedReceipts") -> None:
         """Put again what counts as lost."""
         if awaited.changed:
             self._update_receivers(awaited)
-        if not self._link_monitor:
-            awaited.on_no_link(self._monotonic_ns())
         lost = awaited.lost(self._monotonic_ns())
         if not lost:
             return
@@ -470,7 +455,7 @@ class PossibleLosses:
         for id in [each for each in lost if each not in found]:
             stored = None if self._awaited_keeper is None else self._awaited_keeper.read(id)
             if stored is None:
-                self._abandon(awaited, id, lost[id])
+                awaited.abandon([id])
             elif self._has_closed_route(stored[1]):
                 awaited.postpone(id)  # the next tick reads it again
             else:
@@ -482,14 +467,6 @@ class PossibleLosses:
                 awaited.block([id])  # put again when a subscriber is back
             else:
                 awaited.postpone(id)  # its publisher was undeclared, and the next one does not know it
-
-    def _abandon(self, awaited: "AwaitedReceipts", id: bytes, put_ns: int) -> None:
-        """Neither the memory nor the store has this put, nor older ones that the store does not know."""
-        with self._buffer_lock:
-            oldest_ns = self._buffer.oldest_ns
-        before_ns = put_ns if oldest_ns is None else min(put_ns, oldest_ns)
-        known = frozenset[bytes]() if self._awaited_keeper is None else self._awaited_keeper.known
-        awaited.abandon(list({id: None, **dict.fromkeys(awaited.unblocked_before(before_ns, known))}))
 
     def _has_closed_route(self, message: UMessage) -> bool:
         """Whether the publisher of this message has no subscriber, or none can be declared now."""

@@ -344,49 +344,33 @@ def test_new_puts_do_not_wait_for_a_receiver_that_is_away_for_long() -> None:
     assert (awaited.is_awaited(id_of(1)), awaited.missing) == (True, 1)  # its publisher puts it again
 
 
-def test_the_tokens_of_a_receiver_may_return_one_by_one() -> None:
+def test_the_time_without_a_link_is_not_part_of_the_window() -> None:
     awaited = Awaited()
+    linkless_ns = 3 * NS_PER_S
+    awaited.linkless_ns = lambda: linkless_ns
     awaited.appear()
-    other = token_key(GIVER._replace(instance="1"), ListenerFilters(ANY, any_at("cloud")))
-    awaited.on_token(other, is_present=True)
     awaited.put(id_of(1))
     awaited.disappear()
-    awaited.on_token(other, is_present=False)
-    awaited.now_ns += 2 * NS_PER_S
-    awaited.on_token(other, is_present=True)
-    for wait_ns, is_receiver in ((0, True), (NS_PER_S + 1, False)):
-        awaited.now_ns += wait_ns
-        awaited.lost(awaited.now_ns)
-        assert bool(awaited.receivers_of(TOPIC, None)) is is_receiver
-
-
-def test_a_token_that_returns_within_a_second_stays() -> None:
-    awaited = Awaited()
-    awaited.appear()
-    other = token_key(GIVER._replace(instance="1"), ListenerFilters(ANY, any_at("cloud")))
-    awaited.on_token(other, is_present=True)
-    awaited.now_ns += 2 * NS_PER_S
-    awaited.disappear()
-    awaited.now_ns += NS_PER_S // 2
-    awaited.appear()
-    awaited.now_ns += 2 * NS_PER_S
+    linkless_ns += 2 * WINDOW_NS
+    awaited.now_ns += 3 * WINDOW_NS
     awaited.lost(awaited.now_ns)
-    assert awaited.receivers_of(TOPIC, None)
-
-
-def test_without_a_link_a_receiver_that_is_away_is_waited_for() -> None:
-    awaited = Awaited()
-    awaited.appear()
-    awaited.put(id_of(1))
-    awaited.disappear()
-    for _ in range(2):
-        awaited.now_ns += WINDOW_NS + NS_PER_S + 1
-        awaited.on_no_link(awaited.now_ns)
-        assert awaited.lost(awaited.now_ns) == {}
-        assert (awaited.is_awaited(id_of(1)), awaited.missing) == (True, 0)
-    awaited.now_ns += WINDOW_NS + 1
+    assert (awaited.is_awaited(id_of(1)), awaited.missing) == (True, 0)
+    awaited.now_ns += 1
     awaited.lost(awaited.now_ns)
     assert (awaited.is_awaited(id_of(1)), awaited.missing) == (False, 1)
+
+
+def test_a_receiver_that_has_left_makes_the_publishers_forget_it() -> None:
+    """Also with a window of less than a second: its tokens still count then."""
+    awaited = Awaited()
+    awaited._window_ns = NS_PER_S // 2
+    awaited.appear()
+    awaited.disappear()
+    awaited.changed = False
+    awaited.now_ns += NS_PER_S // 2 + 1
+    awaited.lost(awaited.now_ns)
+    assert awaited.changed
+    assert awaited.receivers_of(TOPIC, None) == {}
 
 
 def test_what_a_receiver_that_left_had_not_confirmed_still_waits_for_the_others() -> None:

@@ -13,7 +13,7 @@ receiver. A put waits for the receipt of each receiver whose filters match it. I
   receipt itself can be lost. The receipt of the probe then shows whether older puts are lost.
 
 A receiver that is away keeps its puts for the retransmit window. Then they count as missing, and new puts no longer wait
-for it. The window begins when the endpoint has a link: without one, all receivers are away.
+for it. The time without a link does not count: then all receivers are away.
 
 Puts, receipts and tokens come on different threads. `AwaitedPuts` are thread-safe, a change of `_retransmissions` is one
 operation of a dict, and `_lock` protects the rest. Only the monitor thread changes `missing`.
@@ -68,36 +68,37 @@ class Receiver:
     """One receiver: its tokens, and the puts that wait for its receipt. All times are monotonic, in ns."""
 
     __slots__ = (
-        "ended",
+        "changed_ns",
         "gone_ns",
         "has_left",
         "is_ready",
         "last_tokens",
+        "linkless_ns",
         "newest_ns",
         "present_since_ns",
         "probes",
         "puts",
         "tokens",
-        "withdrawn_ns",
     )
 
     def __init__(self, now_ns: int) -> None:
         self.tokens: dict[_Token, int] = {}
         """Each with the time at which it appeared. Without a token the receiver is away."""
         self.last_tokens: dict[_Token, int] = {}
-        """As `tokens`, with those in `ended`. Of a receiver that is away, those that it had last."""
-        self.ended: dict[_Token, int] = {}
-        """Tokens that ended in the last second, with the time: an outage ends all tokens, one by one."""
-        self.withdrawn_ns = NEVER_NS
-        """When the first of the tokens ended that were dropped last."""
+        """As `tokens`, with those that ended in the last second: an outage ends all tokens, one by one.
+
+        Of a receiver that is away, those that it had last.
+        """
         self.is_ready = False
         """Whether it gave an empty receipt since it appeared: its subscribers are declared."""
         self.puts: Final = AwaitedPuts()
         """Those without a receipt. The sender adds each one just before the put."""
         self.newest_ns = 0
         """The time of the newest put with a receipt."""
-        self.present_since_ns = now_ns
+        self.present_since_ns = self.changed_ns = now_ns
         self.gone_ns = NEVER_NS
+        self.linkless_ns = 0
+        """How long there was no link before `gone_ns`."""
         self.has_left = False
         """Whether it is away for longer than the window. It remains only as long as a put of it is blocked."""
         self.probes = 0
@@ -134,15 +135,6 @@ class Receiver:
         times = (at for (_, each), at in self.last_tokens.items() if each.match_route(source, sink))
         return min(times, default=None)
 
-    def drop_ended(self, before_ns: int) -> bool:
-        """Drop the tokens that ended before this time; false if there is none."""
-        ended = {token: at_ns for token, at_ns in self.ended.items() if at_ns < before_ns}
-        for token in ended:
-            del self.ended[token]
-            self.last_tokens.pop(token, None)
-        self.withdrawn_ns = min(ended.values(), default=self.withdrawn_ns)
-        return bool(ended)
-
     def has_announced(self, instance: str) -> bool:
         """Whether this process has a token, or is in `last_tokens`: its last receipts come after its token."""
         return any(each == instance for each, _ in self.last_tokens)
@@ -164,6 +156,8 @@ class AwaitedReceipts:
         """Whether the receivers of publishers must be determined again."""
         self.on_changed: Callable[[], None] = lambda: None
         """Called when `changed` was set, on a thread of Zenoh."""
+        self.linkless_ns: Callable[[], int] = lambda: 0
+        """How long the endpoint has had no link, in all."""
         self._instance = instance
         self._monotonic_ns = monotonic_ns
         self._window_ns = window_ns
@@ -237,15 +231,14 @@ class AwaitedReceipts:
                 receiver.present_since_ns = now_ns
                 receiver.is_ready = False
             if len(receiver.last_tokens) >= 2 * _MAX_TOKENS:
-                receiver.drop_ended(now_ns + 1)
-            receiver.ended.pop(token, None)
+                receiver.last_tokens = dict(receiver.tokens)
             receiver.tokens[token] = receiver.last_tokens[token] = now_ns
             receiver.gone_ns, receiver.has_left = NEVER_NS, False
         elif not is_present:
-            if receiver.tokens.pop(token, None) is not None:
-                receiver.ended[token] = now_ns
+            receiver.tokens.pop(token, None)
             if not receiver.tokens:
-                receiver.gone_ns = now_ns
+                receiver.gone_ns, receiver.linkless_ns = now_ns, self.linkless_ns()
+        receiver.changed_ns = now_ns
         self.changed = True
         return True
 
@@ -331,17 +324,14 @@ class AwaitedReceipts:
         for each in self._puts():
             each.forget((id,))
 
-    def withdraw(self, id: bytes) -> list[Receiver]:
-        """This is put again now, and then waits again. Returns the receivers that it waited for.
-
-        Call `end_retransmit` with them then, or add it to their puts if that fails.
-        """
+    def stop_waiting(self, id: bytes) -> list[Receiver]:
+        """Wait for no receipt of this, as it is put again now. Returns the receivers that it waited for."""
         found = [each for each in tuple(self._receivers.values()) if id in each.puts]
         self.forget([id])
         return found
 
-    def end_retransmit(self, receivers: Iterable[Receiver]) -> None:
-        """A put was made again, and does not wait for receivers that have left: their receipts count as missing."""
+    def count_left(self, receivers: Iterable[Receiver]) -> None:
+        """Count the receipts of those that have left as missing: a new put does not wait for them."""
         self.missing += sum(each.has_left for each in receivers)
 
     def forget(self, ids: Sequence[bytes]) -> None:
@@ -370,10 +360,6 @@ class AwaitedReceipts:
         for each in self._puts():
             found.update(each.all_before(before_ns, known))
         return found
-
-    def unblocked_before(self, before_ns: int, known: AbstractSet[bytes]) -> set[bytes]:
-        """The puts before this time without a receipt, without blocked ones and those in `known`."""
-        return {id for each in self._puts() for id in each.before(before_ns) if id not in known}
 
     @property
     def oldest_ns(self) -> int:
@@ -407,37 +393,35 @@ class AwaitedReceipts:
             lost.update(each.probe(now_ns))
         return lost
 
-    def on_no_link(self, now_ns: int) -> None:
-        """The endpoint has no link now, so no receiver can return: the window begins later."""
-        with self._lock:
-            for each in self._receivers.values():
-                if not (each.tokens or each.has_left):
-                    each.gone_ns = now_ns
-
     def postpone(self, id: bytes) -> None:
         """This counts as lost, and cannot be put again now."""
         self._retransmissions[id] = self._retransmissions.get(id, 1) - 1
 
     def abandon(self, ids: Sequence[bytes]) -> None:
-        """These were never confirmed, and are not put again."""
+        """These were never confirmed, and are not put again. What waited for them is probed at once."""
         self.missing += len(ids)
+        for each in tuple(self._receivers.values()):
+            if any(id in each.puts for id in ids):
+                each.probes = 0
         self.forget(ids)
 
     def _update_receivers(self, now_ns: int) -> None:
         """Apply ended tokens and the bounds. Wait no longer for receivers that are away for longer than the window."""
         left: list[tuple[int, tuple[str, str]]] = []
+        linkless_ns = self.linkless_ns()
         for name, receiver in tuple(self._receivers.items()):
             self._drop_retransmissions(trimmed := receiver.puts.trim(MAX_AWAITED))
             self.missing += len(trimmed)
-            is_gone = now_ns - receiver.gone_ns > self._window_ns
+            away_ns = now_ns - receiver.gone_ns - (linkless_ns - receiver.linkless_ns)
+            is_gone = not receiver.tokens and away_ns > self._window_ns
             with self._lock:
-                # Its tokens return one by one, as they ended.
-                is_settled = receiver.tokens and now_ns - receiver.present_since_ns > _LOST_NS
-                if is_settled or is_gone:
-                    self.changed |= receiver.drop_ended(now_ns - _LOST_NS)
+                if now_ns - receiver.changed_ns > _LOST_NS and (receiver.tokens or is_gone):
+                    self.changed |= len(receiver.tokens) != len(receiver.last_tokens)
+                    receiver.last_tokens = dict(receiver.tokens)
                 receiver.has_left = is_gone and not receiver.tokens
                 if receiver.has_left and not receiver.puts.has_blocked:
                     del self._receivers[name]
+                    self.changed = True
             if receiver.has_left:
                 self._miss(receiver, list(receiver.puts.before(NEVER_NS)))
                 if receiver.puts.has_blocked:
@@ -451,12 +435,8 @@ class AwaitedReceipts:
             self._miss(receiver, list(receiver.puts.all_before(NEVER_NS, frozenset())))
 
     def _miss(self, receiver: Receiver, ids: Sequence[bytes]) -> None:
-        """Wait no longer for these receipts of a receiver that has left."""
+        """Wait no longer for these receipts of a receiver that has left. The others may still give theirs."""
         self.missing += len(ids)
-        self.release(receiver, ids)
-
-    def release(self, receiver: Receiver, ids: Sequence[bytes]) -> None:
-        """Wait no longer for these receipts of one receiver. The others may still give theirs."""
         receiver.puts.forget(ids)
         if self._retransmissions:
             self._drop_retransmissions([*self.received_of(dict.fromkeys(ids).keys())])
