@@ -16,6 +16,8 @@ from tests.simulation.zenoh_session import SimSession
 
 _APP_BUFFER_BYTES: Final = 200_000
 _UNREAD_NS: Final = 50 * NS_PER_MS
+_UPDATE_NS: Final = 100 * NS_PER_MS
+"""A streamer applies a token at the next tick of its link monitor, or at the one after it."""
 
 
 class SimApp:
@@ -38,13 +40,15 @@ class SimApp:
         """As `ended_keys`, also of subscriptions that have begun again."""
         self._announced_keys: set[str] = set()
         """The keys whose subscription has its token, if the application has tokens."""
-        self._seen_keys: dict[Process, set[str]] = {}
-        """Of these those that a streamer has seen since the subscription began."""
+        self._seen_keys: dict[Process, dict[str, int]] = {}
+        """Of these those that a streamer has seen since the subscription began, with the time."""
         # Messages:
         self.excused: set[bytes] = set()
         """The messages that need not arrive, as their subscription had ended when the router read them, or when they were
         put. Or it had begun, and the streamer had not seen its token yet.
         """
+        self.early: set[bytes] = set()
+        """The messages that a streamer put before it could know of the token of their subscription."""
         self.missed: set[bytes] = set()
         """The messages that the router read, and gave to others, while the application had no connection."""
         self.lost: set[bytes] = set()
@@ -67,7 +71,7 @@ class SimApp:
             self._keys_that_ended.add(key)
             self._announced_keys.discard(key)
             for seen in self._seen_keys.values():
-                seen.discard(key)
+                seen.pop(key, None)
             self._network.on_topology_change()
 
     def subscribe_again(self, key: str) -> None:
@@ -85,7 +89,9 @@ class SimApp:
 
     def see_tokens(self, process: Process) -> set[str]:
         """The tokens, which this streamer sees now."""
-        self._seen_keys.setdefault(process, set()).update(self._announced_keys)
+        seen, now_ns = self._seen_keys.setdefault(process, {}), self._network.scheduler.now_ns
+        for key in self._announced_keys - seen.keys():
+            seen[key] = now_ns
         return self.tokens
 
     def is_seen(self, process: Process, key: str) -> bool:
@@ -94,8 +100,11 @@ class SimApp:
 
     def on_put(self, message: WireMessage, process: Process) -> None:
         """A streamer puts a message. It waits for no application whose token it has not seen."""
-        if message.key in self._keys_that_ended and not self.is_seen(process, message.key):
+        since_ns = self._seen_keys.get(process, {}).get(message.key)
+        if since_ns is None and message.key in self._keys_that_ended:
             self.excused.add(message.id)
+        elif since_ns is None or self._network.scheduler.now_ns < since_ns + _UPDATE_NS:
+            self.early.add(message.id)
 
     def on_routed(self, message: WireMessage, source: "SimApp | SimSession") -> None:
         """The router read a message, and gave it to others but not to this application."""
