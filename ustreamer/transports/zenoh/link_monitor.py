@@ -285,7 +285,10 @@ class LinkMonitor:
             self._linkless_since_ns = self._linkless_since_ns or self._monotonic_ns()
         elif not self.connected.is_set():
             self.connected.set()
-            self._linkless_ns, self._linkless_since_ns = self.linkless_ns, 0
+            linkless_ns = self.linkless_ns
+            # In this order: what another thread reads in between is too low, and a window too long.
+            self._linkless_since_ns = 0
+            self._linkless_ns = linkless_ns
         self.multicast = any(is_multicast for _, is_multicast in self._nodes)
         if self.up is (bool(self._nodes) and not self._all_stalled):
             return False

@@ -455,7 +455,7 @@ class PossibleLosses:
         for id in [each for each in lost if each not in found]:
             stored = None if self._awaited_keeper is None else self._awaited_keeper.read(id)
             if stored is None:
-                awaited.abandon([id])
+                awaited.abandon_forgotten(id)
             elif self._has_closed_route(stored[1]):
                 awaited.postpone(id)  # the next tick reads it again
             else:

@@ -398,12 +398,16 @@ class AwaitedReceipts:
         self._retransmissions[id] = self._retransmissions.get(id, 1) - 1
 
     def abandon(self, ids: Sequence[bytes]) -> None:
-        """These were never confirmed, and are not put again. What waited for them is probed at once."""
+        """These were never confirmed, and are not put again."""
         self.missing += len(ids)
-        for each in tuple(self._receivers.values()):
-            if any(id in each.puts for id in ids):
-                each.probes = 0
         self.forget(ids)
+
+    def abandon_forgotten(self, id: bytes) -> None:
+        """This was never confirmed, and nothing remembers it. If it was a probe, the next one is due at once."""
+        for each in tuple(self._receivers.values()):
+            if id in each.puts:
+                each.probes = 0
+        self.abandon([id])
 
     def _update_receivers(self, now_ns: int) -> None:
         """Apply ended tokens and the bounds. Wait no longer for receivers that are away for longer than the window."""
