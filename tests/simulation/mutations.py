@@ -63,9 +63,8 @@ MUTATIONS: Final = (
     Mutation(
         "what could not be retransmitted is not counted",
         f"{_ZENOH}/possible_losses.py",
-        "            if not self._retransmit(put_ns, message):\n                self.not_retransmitted += 1\n"
+        "            else:\n                self.not_retransmitted += 1\n        except UStatusError:\n",
         "        except UStatusError:\n",
-        "            self._retransmit(put_ns, message)\n        except UStatusError:\n",
     ),
     Mutation(
         "half of the lost messages are retransmitted",

@@ -7,7 +7,7 @@ transport.py     the endpoint: one session, its listeners, its statistics; read 
 keys.py          key expressions of messages and filters
 decoder.py       sample to UMessage            subscriber.py   receiving threads and listener calls
 publisher.py     UMessage to put; its parts are route_publishers.py, encoded_headers.py and early_declarations.py
-possible_losses.py what may not have arrived; it uses retransmit.py, sent_keeper.py and receipts
+possible_losses.py what may not have arrived; it uses retransmit.py, sent_keeper.py and receipts/
 link_monitor.py  connected nodes, lost data; connected_node.py and tcp_info.py are one node and the kernel's state of it
 receipts         between streamers: givers, and the puts without a receipt
 tokens           announcements of peer streamers as liveliness tokens

@@ -10,7 +10,7 @@ A put that may be lost is in one or more of these places:
 |---|---|---|
 | `RetransmitBuffer` | all of the last seconds | they have arrived, or by age and bytes |
 | `RoutePublisher.to_retransmit` | of a publisher that lost its subscribers | put again when one is back |
-| `AwaitedReceipts` | without a receipt, in networks with receipts | their receipt, or put again |
+| `AwaitedReceipts` | without a receipt, in networks with receipts; see `MissingReceipts` | their receipt, or put again |
 | `SentKeeper` | with a store: to a node that may be frozen or gone | they have arrived, or were put again |
 | `AwaitedKeeper` | with a store: whose receipt is overdue | their receipt |
 | records of the durable queue | which were on disk before they were sent, without a receipt | their receipt, or 1 s |
@@ -18,14 +18,15 @@ A put that may be lost is in one or more of these places:
 
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from operator import attrgetter, itemgetter
 from threading import Lock
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from ustreamer.transport_port import EndpointContext, SentStore, Unconfirmed
 from ustreamer.transports.zenoh.link_monitor import DETECTION_NS, LinkMonitor, UnconfirmedSpan
-from ustreamer.transports.zenoh.receipts.receipt_keys import receipt_id, uuid_of
+from ustreamer.transports.zenoh.receipts.awaited_receipts import AwaitedReceipts
+from ustreamer.transports.zenoh.receipts.missing_receipts import MissingReceipts
+from ustreamer.transports.zenoh.receipts.receipt_keys import receipt_id
 from ustreamer.transports.zenoh.retransmit import (
     OVERHEAD_BYTES,
     AnsweredRequests,
@@ -34,27 +35,17 @@ from ustreamer.transports.zenoh.retransmit import (
     RetransmitConfig,
     join_oldest,
 )
-from ustreamer.transports.zenoh.route_publishers import (
-    DISCOVERY_NS,
-    RoutePublisher,
-    RoutePublishers,
-    route_of,
-)
-from ustreamer.transports.zenoh.sent_keeper import AwaitedKeeper, Put, SentKeeper
+from ustreamer.transports.zenoh.route_publishers import RoutePublisher, RoutePublishers
+from ustreamer.transports.zenoh.sent_keeper import Put, SentKeeper
 from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UStatusError
 from ustreamer.uprotocol.uuid import UUID
 
-if TYPE_CHECKING:
-    from ustreamer.transports.zenoh.receipts.awaited_receipts import AwaitedReceipts, Receiver
-
 NEVER_NS: Final = 1 << 62
 _NS_PER_MS: Final = 1_000_000
 _OVERDUE_NS: Final = 300_000_000
 """Without a receipt for this time, puts stay in the retransmit buffer beyond its age."""
-_FORGOTTEN_NS: Final = 10_000_000_000
-"""Twice the longest wait of a put: a put that is not remembered then never will be."""
 _RETURN_NS: Final = 1_500_000_000
 """The time in which a lost subscriber may return: a Zenoh node that lost its link connects again after 1 s."""
 
@@ -82,7 +73,7 @@ class PossibleLosses:
         retransmit: RetransmitConfig,
         answered_requests: AnsweredRequests,
         sent_store: SentStore | None = None,
-        awaited: "AwaitedReceipts | None" = None,
+        awaited: AwaitedReceipts | None = None,
     ) -> None:
         """Each user of a publisher holds `put_lock`. `put_again` is called with it; False: it is too late.
 
@@ -107,10 +98,20 @@ class PossibleLosses:
         self._answered_requests = answered_requests
         # With a store: the monitor thread reads the retransmit buffer while a put waits and holds the other lock.
         self._buffer_lock = Lock()
+        if awaited is None:
+            awaited = AwaitedReceipts("", self._monotonic_ns, self._window_ns)  # of no receiver
+        awaited.linkless_ns = lambda: link_monitor.linkless_ns
+        awaited.on_changed = lambda: link_monitor.run_on_monitor(self._on_receivers_changed)
         self._awaited = awaited
-        if awaited is not None:
-            awaited.linkless_ns = lambda: link_monitor.linkless_ns
-            awaited.on_changed = lambda: link_monitor.run_on_monitor(self._on_receivers_changed)
+        self._receipts = MissingReceipts(
+            awaited,
+            publishers,
+            sent_store,
+            self._monotonic_ns,
+            self._remembered_since,
+            self._retransmit_or_count,
+            answered_requests,
+        )
         has_store = sent_store is not None  # else no lock: 0.16 us
         self.append: Final = self._append_locked if has_store else self._buffer.append
         """Remembers puts, as `RetransmitBuffer.append`. The caller holds the put lock."""
@@ -122,7 +123,6 @@ class PossibleLosses:
         """Publishers that lost their subscribers, each with the time; `collect` empties it."""
         self._store = sent_store
         self._sent_keeper = None if sent_store is None else SentKeeper(sent_store)
-        self._awaited_keeper = None if sent_store is None else AwaitedKeeper(sent_store)
         self._kept_until_ns = 0  # up to this time, the store has all puts to suspect nodes
         self._waiting: dict[RoutePublisher, int] = {}
         """The bytes of lost messages that wait for the subscribers of a publisher, without a store."""
@@ -160,7 +160,8 @@ class PossibleLosses:
 
     def has_stored(self, publisher: RoutePublisher) -> bool:
         """Whether the store has puts of this publisher without a receipt."""
-        return self._awaited_keeper is not None and self._awaited_keeper.has_puts_of(publisher)
+        keeper = self._receipts.keeper
+        return keeper is not None and keeper.has_puts_of(publisher)
 
     @property
     def window_ns(self) -> int:
@@ -176,9 +177,7 @@ class PossibleLosses:
 
     def on_tick(self) -> None:
         """Store overdue and suspect puts, drop confirmed ones, put lost ones again. Called at each tick of the monitor."""
-        # First: the rest may wait for a put.
-        if self._awaited is not None and self._awaited_keeper is not None:
-            self._keep_awaited(self._awaited, self._awaited_keeper)
+        self._receipts.keep_overdue()  # first: the rest may wait for a put
         self._keep_suspect()
         if self._losses:
             with self._put_lock:
@@ -186,18 +185,16 @@ class PossibleLosses:
         links, buffer = self._link_monitor, self._buffer
         # Until it fits again: the first sign of life confirms nothing yet.
         hold, confirmed_ns = links.all_suspect or (buffer.hold and buffer.is_full), links.confirmed_ns
-        if self._awaited is not None:
-            oldest_ns = self._awaited.oldest_kept_ns
-            hold |= oldest_ns < self._monotonic_ns() - _OVERDUE_NS
-            confirmed_ns = min(confirmed_ns, oldest_ns)
+        oldest_ns = self._awaited.oldest_kept_ns
+        hold |= oldest_ns < self._monotonic_ns() - _OVERDUE_NS
+        confirmed_ns = min(confirmed_ns, oldest_ns)
         # Assigned once, at the end: a put on another thread drops what is confirmed at that moment.
         buffer.hold, buffer.confirmed_ns = hold, confirmed_ns
         if self._put_lock.acquire(blocking=False):  # a put may wait for seconds
             try:
                 with self._buffer_lock:
                     buffer.drop_confirmed()
-                if self._awaited is not None:
-                    self._retransmit_unconfirmed(self._awaited)
+                self._receipts.retransmit()
                 if self._sent_keeper is None:
                     self._pop_lost_puts()
             finally:
@@ -257,10 +254,7 @@ class PossibleLosses:
             # Once each: a message that was put again is remembered twice, and copies would double at each loss.
             puts = (*publisher.to_retransmit, *remembered.get(publisher, ()))
             publisher.to_retransmit = list({each[1].id: each for each in puts}.values())
-            if self._awaited is not None:
-                self._awaited.block([receipt_id(message.id) for _, message in publisher.to_retransmit])
-                if self._awaited_keeper is not None:
-                    self._awaited.block(self._awaited_keeper.ids_of(publisher))
+            self._receipts.block(publisher, _ids_of(publisher.to_retransmit))
             self._new_losses[publisher] = _NewLoss(self._monotonic_ns() + DETECTION_NS)
 
     def _bound_waiting(self) -> None:
@@ -275,8 +269,7 @@ class PossibleLosses:
                 return
             excess -= self._waiting.pop(publisher)
             self.not_retransmitted += len(publisher.to_retransmit)
-            if self._awaited is not None:
-                self._awaited.forget([receipt_id(message.id) for _, message in publisher.to_retransmit])
+            self._awaited.forget(_ids_of(publisher.to_retransmit))
             publisher.to_retransmit = []
 
     def on_subscriber_found(self, publisher: RoutePublisher) -> None:
@@ -304,10 +297,10 @@ class PossibleLosses:
         self._count_evicted(publisher)
         to_retransmit, publisher.to_retransmit = publisher.to_retransmit, []
         lost = self._lost_of(publisher, to_retransmit)
-        ids = {receipt_id(message.id) for _, message in to_retransmit}
+        ids = frozenset(_ids_of(to_retransmit))
         try:
             # Those that only the store has are older: the memory has evicted them.
-            for id, put_ns, message in self._stored_of(publisher, ids):
+            for id, put_ns, message in self._receipts.stored_of(publisher, ids):
                 self._retransmit_lost_put(id, put_ns, message)
             for put_ns, message in lost:
                 self._retransmit_lost_put(receipt_id(message.id), put_ns, message)
@@ -321,32 +314,16 @@ class PossibleLosses:
 
     def _forget_answered(self, puts: Iterable[tuple[int, UMessage]]) -> None:
         """Wait for no receipt of answered Requests: they are not put again."""
-        if self._awaited is not None:
-            self._awaited.forget([receipt_id(each.id) for _, each in puts if self._is_answered(each)])
-
-    def _stored_of(
-        self, publisher: RoutePublisher, known: AbstractSet[bytes]
-    ) -> Iterator[tuple[bytes, int, UMessage]]:
-        """The puts without a receipt that the store has, without those in `known`, one by one."""
-        for id in self._stored_ids(publisher, known):
-            found = None if self._awaited_keeper is None else self._awaited_keeper.read(id)
-            if found is not None and not self._is_answered(found[1]):
-                yield id, *found
-
-    def _stored_ids(self, publisher: RoutePublisher, known: AbstractSet[bytes]) -> list[bytes]:
-        awaited, keeper = self._awaited, self._awaited_keeper
-        if awaited is None or keeper is None:
-            return []
-        return [id for id in keeper.ids_of(publisher) if id not in known and awaited.is_awaited(id)]
+        self._awaited.forget(_ids_of(each for each in puts if self._answered_requests.has(each[1])))
 
     def _retransmit_lost_put(self, id: bytes, put_ns: int, message: UMessage) -> None:
         """Put this again, or count it. With a closed session it waits for its receipt as before, and UStatusError rises."""
-        receivers = [] if self._awaited is None else self._awaited.stop_waiting(id)
+        receivers = self._awaited.stop_waiting(id)
         try:
-            if not self._retransmit(put_ns, message):
-                self.not_retransmitted += 1
-            elif self._awaited is not None:
+            if self._retransmit(put_ns, message):
                 self._awaited.count_left(receivers)
+            else:
+                self.not_retransmitted += 1
         except UStatusError:
             for each in receivers:
                 each.puts.add_blocked({id: put_ns})
@@ -362,7 +339,8 @@ class PossibleLosses:
         if not number or since_ns >= publisher.lost_ns:  # nothing, or a subscriber that left
             return
         until_ns = self._evicted[-1][0]
-        stored = 0 if self._awaited_keeper is None else self._awaited_keeper.count_between(since_ns, until_ns)
+        keeper = self._receipts.keeper
+        stored = 0 if keeper is None else keeper.count_between(since_ns, until_ns)
         self.not_retransmitted += max(0, number - stored)
         self._evicted = deque(each for each in self._evicted if each[0] < since_ns)
 
@@ -372,12 +350,12 @@ class PossibleLosses:
         """The part of `to_retransmit` that may be lost, by the time of the loss."""
         since_ns = self._lost_since_ns(publisher)
         older = {receipt_id(message.id): None for put_ns, message in to_retransmit if put_ns < since_ns}
-        arrived = older.keys() if self._awaited is None else self._awaited.received_of(older.keys())
+        arrived = self._awaited.received_of(older.keys())
         return [
             each
             for each in to_retransmit
             if (each[0] >= since_ns or receipt_id(each[1].id) not in arrived)
-            and not self._is_answered(each[1])
+            and not self._answered_requests.has(each[1])
         ]
 
     def _lost_since_ns(self, publisher: RoutePublisher) -> int:
@@ -390,126 +368,45 @@ class PossibleLosses:
         now_ns = self._monotonic_ns()
         if not self._put_again(put_ns, message):
             return False
-        if self._awaited_keeper is not None:
-            self._awaited_keeper.on_put_again(receipt_id(message.id), now_ns)
+        if self._receipts.keeper is not None:
+            self._receipts.keeper.on_put_again(receipt_id(message.id), now_ns)
         self.retransmitted += 1
         return True
+
+    def _retransmit_or_count(self, put_ns: int, message: UMessage) -> None:
+        """Put a message again that has not been answered. It counts if it is too late, or the session is closed."""
+        try:
+            if not self._answered_requests.has(message) and not self._retransmit(put_ns, message):
+                self.not_retransmitted += 1
+        except UStatusError:
+            self.not_retransmitted += 1
 
     def on_undeclared(self, publisher: RoutePublisher) -> None:
         """Count what the publisher had to put again: nothing does it now. Call `collect` before it is removed."""
         if publisher.open or not publisher.lost_ns:
             return
         self._count_evicted(publisher)
-        ids = [receipt_id(message.id) for _, message in publisher.to_retransmit]
-        stored = self._stored_ids(publisher, frozenset(ids))
+        ids = _ids_of(publisher.to_retransmit)
+        stored = self._receipts.stored_ids(publisher, frozenset(ids))
         self.not_retransmitted += len(stored) + len(self._lost_of(publisher, publisher.to_retransmit))
-        if self._awaited is not None:
-            self._awaited.forget([*stored, *ids])
+        self._awaited.forget([*stored, *ids])
         publisher.to_retransmit = []
-
-    def _is_answered(self, message: UMessage) -> bool:
-        return message.attributes.type is UMessageType.REQUEST and message.id in self._answered_requests
-
-    def _is_awaited(self, message: UMessage) -> bool:
-        return self._awaited is not None and self._awaited.is_awaited(receipt_id(message.id))
 
     # --- receipts -----------------------------------------------------------------------------------------------------
 
     def _on_receivers_changed(self) -> None:
         """A receiver was announced, is ready, or is gone. On the monitor thread."""
-        if self._awaited is not None and self._put_lock.acquire(blocking=False):  # else at the next tick
+        if self._put_lock.acquire(blocking=False):  # else at the next tick
             try:
-                self._retransmit_unconfirmed(self._awaited)
+                self._receipts.retransmit()
             finally:
                 self._put_lock.release()
-
-    def _update_receivers(self, awaited: "AwaitedReceipts") -> None:
-        """Determine the receivers of all publishers again.
-
-        The token of a receiver may come after the first puts to it: these wait for its receipt too.
-        """
-        awaited.changed = False
-        since_ns: dict[tuple[Hashable, Receiver], int] = {}
-        for publisher in self._publishers:
-            before, receivers = publisher.receivers, self._publishers.receivers_of(publisher.route)
-            publisher.receivers = tuple(receivers)
-            for receiver, at_ns in receivers.items():
-                if receiver not in before:
-                    was_there = at_ns - publisher.opened_ns < DISCOVERY_NS
-                    since_ns[publisher, receiver] = publisher.opened_ns if was_there else at_ns
-        puts = {receiver: dict[bytes, int]() for _, receiver in since_ns}
-        for route, put_ns, message in self._remembered_since(min(since_ns.values())) if since_ns else ():
-            for receiver, ids in puts.items():
-                if put_ns >= since_ns.get((route, receiver), NEVER_NS):
-                    ids[receipt_id(message.id)] = put_ns
-        awaited.await_earlier(puts)
-
-    def _retransmit_unconfirmed(self, awaited: "AwaitedReceipts") -> None:
-        """Put again what counts as lost."""
-        if awaited.changed:
-            self._update_receivers(awaited)
-        lost = awaited.lost(self._monotonic_ns())
-        if not lost:
-            return
-        found = self._remembered_of(lost)
-        for id in [each for each in lost if each not in found]:
-            stored = None if self._awaited_keeper is None else self._awaited_keeper.read(id)
-            if stored is None:
-                awaited.abandon_forgotten(id)
-            elif self._has_closed_route(stored[1]):
-                awaited.postpone(id)  # the next tick reads it again
-            else:
-                self._put_unconfirmed(awaited, id, lost[id], stored[1])
-        for id, (origin, put_ns, message) in found.items():
-            if not self._has_closed_route(message):
-                self._put_unconfirmed(awaited, id, put_ns, message)
-            elif self._publishers.find(route_of(message.attributes)) is origin:
-                awaited.block([id])  # put again when a subscriber is back
-            else:
-                awaited.postpone(id)  # its publisher was undeclared, and the next one does not know it
-
-    def _has_closed_route(self, message: UMessage) -> bool:
-        """Whether the publisher of this message has no subscriber, or none can be declared now."""
-        publisher = self._publishers.find(route_of(message.attributes))
-        return self._publishers.is_full if publisher is None else not publisher.open
-
-    def _put_unconfirmed(self, awaited: "AwaitedReceipts", id: bytes, put_ns: int, message: UMessage) -> None:
-        awaited.begin_retransmit(id)
-        try:
-            if not self._is_answered(message) and not self._retransmit(put_ns, message):
-                self.not_retransmitted += 1
-        except UStatusError:  # the session is closed
-            self.not_retransmitted += 1
-        if not awaited.is_awaited(id):
-            awaited.forget([id])
-
-    def _remembered_of(self, ids: Mapping[bytes, int]) -> dict[bytes, Put]:
-        """The puts with these ids that are remembered, in order. `ids` are in the form of receipts, with their times."""
-        by_id = {receipt_id(each[2].id): each for each in self._remembered_since(min(ids.values()))}
-        return {id: each for id, each in by_id.items() if id in ids}
 
     def _remembered_since(self, since_ns: int) -> list[Put]:
         with self._buffer_lock:
             return self._buffer.messages_since(since_ns)
 
     # --- puts that a kill of this process would lose ------------------------------------------------------------------
-
-    def _keep_awaited(self, awaited: "AwaitedReceipts", keeper: AwaitedKeeper) -> None:
-        """Store the puts whose receipt is overdue, and release those that have one."""
-        now_ns = self._monotonic_ns()
-        overdue = awaited.overdue(now_ns, keeper.known)
-        if overdue:
-            found = self._remembered_of(overdue)
-            answered = {id for id, each in found.items() if self._is_answered(each[2])}
-            keeper.keep({id: each for id, each in found.items() if id not in answered})
-            # A put in progress is remembered later.
-            keeper.ignore(
-                id
-                for id, put_ns in overdue.items()
-                if id in answered or (id not in found and now_ns - put_ns > _FORGOTTEN_NS)
-            )
-        answered = {id for id, request in keeper.requests.items() if request in self._answered_requests}
-        keeper.release(awaited.received_of(keeper.known) | answered)
 
     def _keep_suspect(self) -> None:
         """Store the unconfirmed puts while a node may be frozen or cut off."""
@@ -519,7 +416,7 @@ class PossibleLosses:
         with self._buffer_lock:
             puts = self._buffer.messages_since(max(links.confirmed_ns, self._kept_until_ns))
         if puts and keeper.keep(
-            each for each in puts if _is_repeatable(each[2]) and not self._is_awaited(each[2])
+            each for each in puts if _is_repeatable(each[2]) and not self._receipts.is_awaited(each[2])
         ):
             self._kept_until_ns = puts[-1][1]
 
@@ -556,7 +453,9 @@ class PossibleLosses:
                 lost += (
                     (publisher, put_ns, message)
                     for put_ns, message in publisher.to_retransmit
-                    if put_ns >= since_ns and _is_repeatable(message) and not self._is_awaited(message)
+                    if put_ns >= since_ns
+                    and _is_repeatable(message)
+                    and not self._receipts.is_awaited(message)
                 )
                 self._new_losses[publisher] = _NewLoss(loss.watched_until_ns, since_ns)
             elif is_over:
@@ -595,13 +494,13 @@ class PossibleLosses:
             self.collect()
             puts = [
                 *self._puts_of_lost_publishers(),
-                *self._remembered_without_receipt(),
+                *self._receipts.remembered(),
                 *self._remembered_in(spans, since_ns),
             ]
             # Once each: what was put again is remembered twice.
             unique = {(publisher, message.id): (put_ns, message) for put_ns, publisher, message in puts}
             messages = [message for _, message in sorted(unique.values(), key=itemgetter(0))]
-            further = self._further_awaited({each.id for each in messages})
+            further = self._receipts.others({each.id for each in messages})
             stored = [id for id in further if id in in_store]
             forgotten = self._count_evicted_at_end(since_ns, further) + len(further) - len(stored)
             self.not_retransmitted += forgotten
@@ -613,14 +512,16 @@ class PossibleLosses:
     def _puts_of_lost_publishers(self) -> Iterator[tuple[int, RoutePublisher, UMessage]]:
         for publisher in self._lost_publishers():
             for put_ns, message in self._lost_of(publisher, publisher.to_retransmit):
-                if self._is_awaited(message) or not self._link_monitor.is_receiver_gone(publisher.lost_ns):
+                if self._receipts.is_awaited(message) or not self._link_monitor.is_receiver_gone(
+                    publisher.lost_ns
+                ):
                     yield put_ns, publisher, message
 
     def _remembered_in(
         self, spans: Sequence[UnconfirmedSpan], since_ns: int
     ) -> Iterator[tuple[int, RoutePublisher, UMessage]]:
         for publisher, put_ns, message in self._buffer.messages_since(since_ns) if spans else ():
-            if not isinstance(publisher, RoutePublisher) or self._is_answered(message):
+            if not isinstance(publisher, RoutePublisher) or self._answered_requests.has(message):
                 continue
             if any(
                 each.begin_ns <= put_ns <= each.end_ns and publisher.lost_ns < each.excluded_from_ns
@@ -636,7 +537,7 @@ class PossibleLosses:
             lost_ns = min((at_ns for at_ns, each in since if at_ns < each.lost_ns), default=NEVER_NS)
             lost_ns = min(lost_ns, since_ns)
             until_ns = self._evicted[-1][0]
-        times, keeper = list(further.values()), self._awaited_keeper
+        times, keeper = list(further.values()), self._receipts.keeper
         if keeper is not None:
             for id, put_ns in further.items():
                 times += keeper.put_times(receipt_id(id)) - {put_ns}
@@ -647,19 +548,10 @@ class PossibleLosses:
         self._evicted.clear()
         return evicted + newer
 
-    def _further_awaited(self, known: AbstractSet[UUID]) -> dict[UUID, int]:
-        """The puts without a receipt, without those in `known`, and their times."""
-        awaited = {} if self._awaited is None else self._awaited.all_waiting()
-        further = {uuid_of(id): put_ns for id, put_ns in awaited.items()}
-        answered = self._answered_requests
-        return {id: at for id, at in further.items() if id not in known and id not in answered}
 
-    def _remembered_without_receipt(self) -> Iterator[tuple[int, RoutePublisher, UMessage]]:
-        """The remembered puts without a receipt, but no answered Requests."""
-        awaited = {} if self._awaited is None else self._awaited.all_waiting()
-        for publisher, put_ns, message in self._remembered_of(awaited).values() if awaited else ():
-            if isinstance(publisher, RoutePublisher) and not self._is_answered(message):
-                yield put_ns, publisher, message
+def _ids_of(puts: Iterable[tuple[int, UMessage]]) -> list[bytes]:
+    """The ids of messages in the form of receipts."""
+    return [receipt_id(message.id) for _, message in puts]
 
 
 def _is_repeatable(message: UMessage) -> bool:

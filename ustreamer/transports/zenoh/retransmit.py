@@ -23,7 +23,7 @@ from typing import Final
 import msgspec
 
 from ustreamer.transports.zenoh.decoder import HEAD
-from ustreamer.uprotocol.uattributes import UAttributes
+from ustreamer.uprotocol.uattributes import UAttributes, UMessageType
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.uuid import UUID
 from ustreamer.uprotocol.wire import REQID
@@ -76,6 +76,10 @@ class AnsweredRequests:
             self._unindexed.extend(halves)
             if len(self._unindexed) > 4 * self._capacity:
                 del self._unindexed[: -2 * self._capacity]
+
+    def has(self, message: UMessage) -> bool:
+        """Whether this is a request that has a response."""
+        return message.attributes.type is UMessageType.REQUEST and message.id in self
 
     def __contains__(self, id: UUID) -> bool:
         """True if the request has a response. Queried per lost request and route, so new ids are indexed once."""

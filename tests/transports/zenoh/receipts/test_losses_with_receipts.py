@@ -19,6 +19,7 @@ from ustreamer.transports.zenoh.decoder import HEAD, ID_TAG, VERSION_AND_TAGS
 from ustreamer.transports.zenoh.link_monitor import UnconfirmedSpan
 from ustreamer.transports.zenoh.possible_losses import NEVER_NS, PossibleLosses
 from ustreamer.transports.zenoh.receipts.awaited_receipts import AwaitedReceipts
+from ustreamer.transports.zenoh.receipts.missing_receipts import MissingReceipts
 from ustreamer.transports.zenoh.receipts.receipt_keys import (
     ReceiptGiverId,
     receipt_id,
@@ -79,6 +80,7 @@ class LossesRig:
             self.store,
             self.awaited,
         )
+        self.receipts: MissingReceipts = self.losses._receipts
         self.awaited.on_token(TOKEN, is_present=True)
         [self.receiver] = self.awaited.receivers_of(TOPIC, None)
         self.publisher = self.publishers.declare(numbered(0).attributes)
@@ -289,12 +291,12 @@ def test_a_response_that_comes_while_requestsare_stored_leaves_nothing_behind(
 ) -> None:
     puts = LossesRig(make_bench())
     answers = chain([False], repeat(True))
-    monkeypatch.setattr(puts.losses, "_is_answered", lambda message: next(answers))
+    monkeypatch.setattr(puts.bench.answered, "has", lambda message: next(answers))
     message = puts.put(0)
     wait_until(lambda: puts.are_stored(1), "the overdue receipt")
     puts.awaited.on_receipt(receipt_key(GIVER), receipt_id(message.id))
     puts.losses.on_tick()
-    keeper = puts.losses._awaited_keeper
+    keeper = puts.receipts.keeper
     assert keeper is not None
     assert (puts.store.ids(), keeper.ids_of(puts.publisher)) == ([], [])
 

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The puts of one sender whose receipt is missing: kept on disk, put again, or given up.
+
+In: the receivers and their receipts (`AwaitedReceipts`), what the memory and the store have of these puts. Out: puts to
+make again, in the order of their first puts, and calls of a `SentStore`.
+"""
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Final
+
+from ustreamer.transport_port import SentStore
+from ustreamer.transports.zenoh.receipts.awaited_receipts import AwaitedReceipts, Receiver
+from ustreamer.transports.zenoh.receipts.receipt_keys import receipt_id, uuid_of
+from ustreamer.transports.zenoh.retransmit import AnsweredRequests
+from ustreamer.transports.zenoh.route_publishers import (
+    DISCOVERY_NS,
+    RoutePublisher,
+    RoutePublishers,
+    route_of,
+)
+from ustreamer.transports.zenoh.sent_keeper import AwaitedKeeper, Put
+from ustreamer.uprotocol.umessage import UMessage
+from ustreamer.uprotocol.uuid import UUID
+
+NEVER_NS: Final = 1 << 62
+_FORGOTTEN_NS: Final = 10_000_000_000
+"""Twice the longest wait of a put: a put that is not remembered then never will be."""
+
+
+class MissingReceipts:
+    """The puts without a receipt. Its caller holds the lock of all puts, except for `keep_overdue`."""
+
+    def __init__(
+        self,
+        awaited: AwaitedReceipts,
+        publishers: RoutePublishers,
+        store: SentStore | None,
+        monotonic_ns: Callable[[], int],
+        remembered_since: Callable[[int], list[Put]],
+        put_again: Callable[[int, UMessage], None],
+        answered_requests: AnsweredRequests,
+    ) -> None:
+        """`remembered_since` reads the memory. `put_again` puts a message that has not been answered, or counts it."""
+        self.awaited: Final = awaited
+        self.keeper: Final = None if store is None else AwaitedKeeper(store)
+        """The puts in the store, with a store."""
+        self._publishers = publishers
+        self._monotonic_ns = monotonic_ns
+        self._remembered_since = remembered_since
+        self._put_again = put_again
+        self._answered_requests = answered_requests
+
+    # --- periodically -------------------------------------------------------------------------------------------------
+
+    def keep_overdue(self) -> None:
+        """Store the puts whose receipt is overdue, and release those that have one. Waits for no put."""
+        keeper = self.keeper
+        if keeper is None:
+            return
+        now_ns = self._monotonic_ns()
+        overdue = self.awaited.overdue(now_ns, keeper.known)
+        if overdue:
+            found = self._remembered_of(overdue)
+            answered = {id for id, each in found.items() if self._answered_requests.has(each[2])}
+            keeper.keep({id: each for id, each in found.items() if id not in answered})
+            # A put in progress is remembered later.
+            keeper.ignore(
+                id
+                for id, put_ns in overdue.items()
+                if id in answered or (id not in found and now_ns - put_ns > _FORGOTTEN_NS)
+            )
+        answered = {id for id, request in keeper.requests.items() if request in self._answered_requests}
+        keeper.release(self.awaited.received_of(keeper.known) | answered)
+
+    def retransmit(self) -> None:
+        """Put again what counts as lost."""
+        awaited = self.awaited
+        if awaited.changed:
+            self._update_receivers()
+        lost = awaited.lost(self._monotonic_ns())
+        if not lost:
+            return
+        found = self._remembered_of(lost)
+        for id in [each for each in lost if each not in found]:
+            stored = None if self.keeper is None else self.keeper.read(id)
+            if stored is None:
+                awaited.abandon_forgotten(id)
+            elif self._has_closed_route(stored[1]):
+                awaited.postpone(id)  # the next tick reads it again
+            else:
+                self._retransmit_put(id, lost[id], stored[1])
+        for id, (origin, put_ns, message) in found.items():
+            if not self._has_closed_route(message):
+                self._retransmit_put(id, put_ns, message)
+            elif self._publishers.find(route_of(message.attributes)) is origin:
+                awaited.block([id])  # put again when a subscriber is back
+            else:
+                awaited.postpone(id)  # its publisher was undeclared, and the next one does not know it
+
+    def _update_receivers(self) -> None:
+        """Determine the receivers of all publishers again.
+
+        The token of a receiver may come after the first puts to it: these wait for its receipt too.
+        """
+        self.awaited.changed = False
+        since_ns: dict[tuple[Hashable, Receiver], int] = {}
+        for publisher in self._publishers:
+            before, receivers = publisher.receivers, self._publishers.receivers_of(publisher.route)
+            publisher.receivers = tuple(receivers)
+            for receiver, at_ns in receivers.items():
+                if receiver not in before:
+                    was_there = at_ns - publisher.opened_ns < DISCOVERY_NS
+                    since_ns[publisher, receiver] = publisher.opened_ns if was_there else at_ns
+        puts = {receiver: dict[bytes, int]() for _, receiver in since_ns}
+        for origin, put_ns, message in self._remembered_since(min(since_ns.values())) if since_ns else ():
+            for receiver, ids in puts.items():
+                if put_ns >= since_ns.get((origin, receiver), NEVER_NS):
+                    ids[receipt_id(message.id)] = put_ns
+        self.awaited.await_earlier(puts)
+
+    def _has_closed_route(self, message: UMessage) -> bool:
+        """Whether the publisher of this message has no subscriber, or none can be declared now."""
+        publisher = self._publishers.find(route_of(message.attributes))
+        return self._publishers.is_full if publisher is None else not publisher.open
+
+    def _retransmit_put(self, id: bytes, put_ns: int, message: UMessage) -> None:
+        self.awaited.begin_retransmit(id)
+        self._put_again(put_ns, message)
+        if not self.awaited.is_awaited(id):
+            self.awaited.forget([id])
+
+    def _remembered_of(self, ids: Mapping[bytes, int]) -> dict[bytes, Put]:
+        """The remembered puts with these ids, in order. `ids` are in the form of receipts, with the times of the puts."""
+        by_id = {receipt_id(each[2].id): each for each in self._remembered_since(min(ids.values()))}
+        return {id: each for id, each in by_id.items() if id in ids}
+
+    # --- publishers that lost their subscribers -----------------------------------------------------------------------
+
+    def is_awaited(self, message: UMessage) -> bool:
+        """Whether a receipt of this message is missing."""
+        return self.awaited.is_awaited(receipt_id(message.id))
+
+    def block(self, publisher: RoutePublisher, ids: Sequence[bytes]) -> None:
+        """A publisher will put these again, and what the store has of it, when it has a subscriber."""
+        self.awaited.block(ids)
+        if self.keeper is not None:
+            self.awaited.block(self.keeper.ids_of(publisher))
+
+    def stored_ids(self, publisher: RoutePublisher, known: AbstractSet[bytes]) -> list[bytes]:
+        """The puts of a publisher without a receipt that the store has, without those in `known`, in order."""
+        ids = () if self.keeper is None else self.keeper.ids_of(publisher)
+        return [id for id in ids if id not in known and self.awaited.is_awaited(id)]
+
+    def stored_of(
+        self, publisher: RoutePublisher, known: AbstractSet[bytes]
+    ) -> Iterator[tuple[bytes, int, UMessage]]:
+        """As `stored_ids`, read one by one: the id, the time of the put, the message."""
+        for id in self.stored_ids(publisher, known):
+            found = None if self.keeper is None else self.keeper.read(id)
+            if found is not None and not self._answered_requests.has(found[1]):
+                yield id, *found
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def remembered(self) -> Iterator[tuple[int, RoutePublisher, UMessage]]:
+        """The remembered puts, with their times, but no answered Requests."""
+        awaited = self.awaited.all_waiting()
+        for publisher, put_ns, message in self._remembered_of(awaited).values() if awaited else ():
+            if isinstance(publisher, RoutePublisher) and not self._answered_requests.has(message):
+                yield put_ns, publisher, message
+
+    def others(self, known: AbstractSet[UUID]) -> dict[UUID, int]:
+        """All puts without those in `known`, with their times, but no answered Requests."""
+        waiting = {uuid_of(id): put_ns for id, put_ns in self.awaited.all_waiting().items()}
+        answered = self._answered_requests
+        return {id: at for id, at in waiting.items() if id not in known and id not in answered}
