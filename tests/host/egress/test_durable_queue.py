@@ -458,6 +458,8 @@ def test_the_writer_rests_while_no_memory_can_hold_the_limits(
     monkeypatch.setattr(life.queue, "_write_once", count_write)
     life.queue.set_limits(with_limits(queue_messages=1, spool_bytes=1 << 46))
     wait_until(lambda: len(writes) >= 2, "a second try")
+    life.queue.set_limits(with_limits(queue_messages=1))
+    life.queue.close(1.0)
     assert writes[-1] - writes[0] > 100_000_000
 
 

@@ -20,12 +20,11 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter, itemgetter
 from threading import Lock
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ustreamer.transport_port import EndpointContext, SentStore, Unconfirmed
 from ustreamer.transports.zenoh.link_monitor import DETECTION_NS, LinkMonitor, UnconfirmedSpan
-from ustreamer.transports.zenoh.receipts.awaited_receipts import AwaitedReceipts
-from ustreamer.transports.zenoh.receipts.missing_receipts import MissingReceipts
+from ustreamer.transports.zenoh.receipts.no_receipts import NEVER_NS, NoReceipts
 from ustreamer.transports.zenoh.receipts.receipt_keys import receipt_id
 from ustreamer.transports.zenoh.retransmit import (
     OVERHEAD_BYTES,
@@ -42,7 +41,9 @@ from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UStatusError
 from ustreamer.uprotocol.uuid import UUID
 
-NEVER_NS: Final = 1 << 62
+if TYPE_CHECKING:
+    from ustreamer.transports.zenoh.receipts.awaited_receipts import AwaitedReceipts
+
 _NS_PER_MS: Final = 1_000_000
 _OVERDUE_NS: Final = 300_000_000
 """Without a receipt for this time, puts stay in the retransmit buffer beyond its age."""
@@ -73,7 +74,7 @@ class PossibleLosses:
         retransmit: RetransmitConfig,
         answered_requests: AnsweredRequests,
         sent_store: SentStore | None = None,
-        awaited: AwaitedReceipts | None = None,
+        awaited: "AwaitedReceipts | None" = None,
     ) -> None:
         """Each user of a publisher holds `put_lock`. `put_again` is called with it; False: it is too late.
 
@@ -98,20 +99,21 @@ class PossibleLosses:
         self._answered_requests = answered_requests
         # With a store: the monitor thread reads the retransmit buffer while a put waits and holds the other lock.
         self._buffer_lock = Lock()
-        if awaited is None:
-            awaited = AwaitedReceipts("", self._monotonic_ns, self._window_ns)  # of no receiver
-        awaited.linkless_ns = lambda: link_monitor.linkless_ns
-        awaited.on_changed = lambda: link_monitor.run_on_monitor(self._on_receivers_changed)
-        self._awaited = awaited
-        self._receipts = MissingReceipts(
-            awaited,
-            publishers,
-            sent_store,
-            self._monotonic_ns,
-            self._remembered_since,
-            self._retransmit_or_count,
-            answered_requests,
-        )
+        self._receipts = NoReceipts()
+        if awaited is not None:
+            from ustreamer.transports.zenoh.receipts.missing_receipts import MissingReceipts
+
+            awaited.linkless_ns = lambda: link_monitor.linkless_ns
+            awaited.on_changed = lambda: link_monitor.run_on_monitor(self._on_receivers_changed)
+            self._receipts = MissingReceipts(
+                awaited,
+                publishers,
+                sent_store,
+                self._monotonic_ns,
+                self._remembered_since,
+                self._retransmit_or_count,
+                answered_requests,
+            )
         has_store = sent_store is not None  # else no lock: 0.16 us
         self.append: Final = self._append_locked if has_store else self._buffer.append
         """Remembers puts, as `RetransmitBuffer.append`. The caller holds the put lock."""
@@ -160,8 +162,7 @@ class PossibleLosses:
 
     def has_stored(self, publisher: RoutePublisher) -> bool:
         """Whether the store has puts of this publisher without a receipt."""
-        keeper = self._receipts.keeper
-        return keeper is not None and keeper.has_puts_of(publisher)
+        return self._receipts.has_stored(publisher)
 
     @property
     def window_ns(self) -> int:
@@ -185,7 +186,7 @@ class PossibleLosses:
         links, buffer = self._link_monitor, self._buffer
         # Until it fits again: the first sign of life confirms nothing yet.
         hold, confirmed_ns = links.all_suspect or (buffer.hold and buffer.is_full), links.confirmed_ns
-        oldest_ns = self._awaited.oldest_kept_ns
+        oldest_ns = self._receipts.oldest_ns
         hold |= oldest_ns < self._monotonic_ns() - _OVERDUE_NS
         confirmed_ns = min(confirmed_ns, oldest_ns)
         # Assigned once, at the end: a put on another thread drops what is confirmed at that moment.
@@ -269,7 +270,7 @@ class PossibleLosses:
                 return
             excess -= self._waiting.pop(publisher)
             self.not_retransmitted += len(publisher.to_retransmit)
-            self._awaited.forget(_ids_of(publisher.to_retransmit))
+            self._receipts.forget(_ids_of(publisher.to_retransmit))
             publisher.to_retransmit = []
 
     def on_subscriber_found(self, publisher: RoutePublisher) -> None:
@@ -314,14 +315,14 @@ class PossibleLosses:
 
     def _forget_answered(self, puts: Iterable[tuple[int, UMessage]]) -> None:
         """Wait for no receipt of answered Requests: they are not put again."""
-        self._awaited.forget(_ids_of(each for each in puts if self._answered_requests.has(each[1])))
+        self._receipts.forget(_ids_of(each for each in puts if self._answered_requests.has(each[1])))
 
     def _retransmit_lost_put(self, id: bytes, put_ns: int, message: UMessage) -> None:
         """Put this again, or count it. With a closed session it waits for its receipt as before, and UStatusError rises."""
-        receivers = self._awaited.stop_waiting(id)
+        receivers = self._receipts.stop_waiting(id)
         try:
             if self._retransmit(put_ns, message):
-                self._awaited.count_left(receivers)
+                self._receipts.count_left(id, receivers)
             else:
                 self.not_retransmitted += 1
         except UStatusError:
@@ -339,8 +340,7 @@ class PossibleLosses:
         if not number or since_ns >= publisher.lost_ns:  # nothing, or a subscriber that left
             return
         until_ns = self._evicted[-1][0]
-        keeper = self._receipts.keeper
-        stored = 0 if keeper is None else keeper.count_between(since_ns, until_ns)
+        stored = self._receipts.stored_between(since_ns, until_ns)
         self.not_retransmitted += max(0, number - stored)
         self._evicted = deque(each for each in self._evicted if each[0] < since_ns)
 
@@ -350,7 +350,7 @@ class PossibleLosses:
         """The part of `to_retransmit` that may be lost, by the time of the loss."""
         since_ns = self._lost_since_ns(publisher)
         older = {receipt_id(message.id): None for put_ns, message in to_retransmit if put_ns < since_ns}
-        arrived = self._awaited.received_of(older.keys())
+        arrived = self._receipts.received_of(older.keys())
         return [
             each
             for each in to_retransmit
@@ -368,8 +368,7 @@ class PossibleLosses:
         now_ns = self._monotonic_ns()
         if not self._put_again(put_ns, message):
             return False
-        if self._receipts.keeper is not None:
-            self._receipts.keeper.on_put_again(receipt_id(message.id), now_ns)
+        self._receipts.on_put_again(receipt_id(message.id), now_ns)
         self.retransmitted += 1
         return True
 
@@ -389,7 +388,7 @@ class PossibleLosses:
         ids = _ids_of(publisher.to_retransmit)
         stored = self._receipts.stored_ids(publisher, frozenset(ids))
         self.not_retransmitted += len(stored) + len(self._lost_of(publisher, publisher.to_retransmit))
-        self._awaited.forget([*stored, *ids])
+        self._receipts.forget([*stored, *ids])
         publisher.to_retransmit = []
 
     # --- receipts -----------------------------------------------------------------------------------------------------
@@ -537,10 +536,9 @@ class PossibleLosses:
             lost_ns = min((at_ns for at_ns, each in since if at_ns < each.lost_ns), default=NEVER_NS)
             lost_ns = min(lost_ns, since_ns)
             until_ns = self._evicted[-1][0]
-        times, keeper = list(further.values()), self._receipts.keeper
-        if keeper is not None:
-            for id, put_ns in further.items():
-                times += keeper.put_times(receipt_id(id)) - {put_ns}
+        times = list(further.values())
+        for id, put_ns in further.items():
+            times += self._receipts.stored_times(receipt_id(id)) - {put_ns}
         evicted = _sum_since(self._evicted, lost_ns)
         evicted -= min(evicted, sum(lost_ns <= each <= until_ns for each in times))
         newer = _sum_since(self._buffer.pop_evicted(), since_ns)

@@ -23,7 +23,8 @@ from ustreamer.transports.zenoh.early_declarations import EarlyDeclarations
 from ustreamer.transports.zenoh.encoded_headers import EncodedHeader, EncodedHeaders
 from ustreamer.transports.zenoh.errors import zenoh_error_text
 from ustreamer.transports.zenoh.link_monitor import LinkMonitor
-from ustreamer.transports.zenoh.possible_losses import NEVER_NS, PossibleLosses
+from ustreamer.transports.zenoh.possible_losses import PossibleLosses
+from ustreamer.transports.zenoh.receipts.no_receipts import NEVER_NS
 from ustreamer.transports.zenoh.receipts.receipt_keys import ID_IN_ATTACHMENT, joined_ids
 from ustreamer.transports.zenoh.retransmit import AnsweredRequests, Origin, RetransmitConfig
 from ustreamer.transports.zenoh.route_publishers import (

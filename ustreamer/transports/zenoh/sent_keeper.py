@@ -80,6 +80,11 @@ class AwaitedKeeper:
         return self._kept.keys()
 
     @property
+    def stored(self) -> set[bytes]:
+        """The messages that are in the store."""
+        return {id for id, kept in self._kept.items() if kept is not None}
+
+    @property
     def requests(self) -> Mapping[bytes, UUID]:
         """The Requests in the store."""
         return self._requests

@@ -17,9 +17,10 @@ from ustreamer.testing.messages import ALPHA, TOPIC
 from ustreamer.transport_port import EndpointContext
 from ustreamer.transports.zenoh.decoder import HEAD, ID_TAG, VERSION_AND_TAGS
 from ustreamer.transports.zenoh.link_monitor import UnconfirmedSpan
-from ustreamer.transports.zenoh.possible_losses import NEVER_NS, PossibleLosses
+from ustreamer.transports.zenoh.possible_losses import PossibleLosses
 from ustreamer.transports.zenoh.receipts.awaited_receipts import AwaitedReceipts
 from ustreamer.transports.zenoh.receipts.missing_receipts import MissingReceipts
+from ustreamer.transports.zenoh.receipts.no_receipts import NEVER_NS
 from ustreamer.transports.zenoh.receipts.receipt_keys import (
     ReceiptGiverId,
     receipt_id,
@@ -80,7 +81,8 @@ class LossesRig:
             self.store,
             self.awaited,
         )
-        self.receipts: MissingReceipts = self.losses._receipts
+        assert isinstance(self.losses._receipts, MissingReceipts)
+        self.receipts = self.losses._receipts
         self.awaited.on_token(TOKEN, is_present=True)
         [self.receiver] = self.awaited.receivers_of(TOPIC, None)
         self.publisher = self.publishers.declare(numbered(0).attributes)
@@ -349,8 +351,8 @@ def test_what_is_put_again_waits_for_a_receiver_whose_token_is_late(make_bench: 
     assert puts.awaited.count == 6
 
 
-def test_puts_that_nothing_remembers_are_abandoned_soon(make_bench: MakeBench) -> None:
-    """Each is probed at once when the one before it is abandoned. Otherwise they would wait for ever."""
+def test_puts_that_nothing_remembers_are_abandoned_with_the_probe(make_bench: MakeBench) -> None:
+    """A probe finds only the newest of them. The others would wait for ever."""
     puts = LossesRig(make_bench())
     for number in range(6):
         puts.put(number)
@@ -359,9 +361,47 @@ def test_puts_that_nothing_remembers_are_abandoned_soon(make_bench: MakeBench) -
         puts.put(number)
     puts.publisher.receivers = receivers
     puts.tick_until(lambda: puts.awaited.missing > 0, "the first probe")
-    for _ in range(5):
-        puts.losses.on_tick()
     assert (puts.awaited.missing, puts.awaited.count) == (6, 0)
+
+
+def test_what_the_store_has_is_not_abandoned_with_a_probe(make_bench: MakeBench) -> None:
+    puts = LossesRig(make_bench())
+    puts.put_six()
+    puts.put(6)
+    receivers, puts.publisher.receivers = puts.publisher.receivers, ()
+    for number in range(7, 10):
+        puts.put(number)
+    puts.publisher.receivers = receivers
+    puts.tick_until(lambda: puts.awaited.missing > 0, "the first probe")
+    assert (puts.awaited.missing, puts.awaited.count, len(puts.store.ids())) == (1, 6, 6)
+
+
+def test_a_receiver_that_has_left_counts_once_although_its_publisher_does_not_know_it_yet(
+    make_bench: MakeBench,
+) -> None:
+    puts = LossesRig(make_bench(), 16_000_000)
+    for number in range(6):
+        puts.put(number)
+    puts.find_subscriber()
+    puts.lose_subscriber()
+    receivers = puts.publisher.receivers
+    puts.awaited.on_token(TOKEN, is_present=False)
+    puts.tick_until(lambda: puts.receiver.has_left, "the end of its window")
+    puts.publisher.receivers = receivers
+    puts.find_subscriber()
+    puts.tick_until(lambda: not puts.awaited.count, "the next tick")
+    assert puts.awaited.missing == 6
+
+
+def test_an_answered_request_of_the_store_waits_no_more_when_a_subscriber_is_back(
+    make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    puts = LossesRig(make_bench())
+    puts.put_six()
+    puts.lose_subscriber()
+    monkeypatch.setattr(puts.bench.answered, "has", lambda message: int(message.payload) == 1)
+    puts.find_subscriber()
+    assert (sorted(puts.again), puts.awaited.count, puts.awaited.missing) == ([0, 2, 3, 4, 5], 5, 0)
 
 
 def test_without_a_link_no_window_of_a_receiver_ends(make_bench: MakeBench) -> None:

@@ -330,9 +330,9 @@ class AwaitedReceipts:
         self.forget([id])
         return found
 
-    def count_left(self, receivers: Iterable[Receiver]) -> None:
-        """Count the receipts of those that have left as missing: a new put does not wait for them."""
-        self.missing += sum(each.has_left for each in receivers)
+    def count_left(self, id: bytes, receivers: Iterable[Receiver]) -> None:
+        """Count the receipts of those that have left as missing, if the new put does not wait for them."""
+        self.missing += sum(each.has_left and id not in each.puts for each in receivers)
 
     def forget(self, ids: Sequence[bytes]) -> None:
         """Wait for no receipt of these."""
@@ -402,12 +402,13 @@ class AwaitedReceipts:
         self.missing += len(ids)
         self.forget(ids)
 
-    def abandon_forgotten(self, id: bytes) -> None:
-        """This was never confirmed, and nothing remembers it. If it was a probe, the next one is due at once."""
-        for each in tuple(self._receivers.values()):
-            if id in each.puts:
-                each.probes = 0
-        self.abandon([id])
+    def before(self, ids: Mapping[bytes, int]) -> set[bytes]:
+        """The puts that are not blocked, and older than one of `ids` (with their times) for the same receiver."""
+        found = set[bytes]()
+        for each in self._puts():
+            newest_ns = max((put_ns for id, put_ns in ids.items() if id in each), default=0)
+            found.update(each.before(newest_ns))
+        return found
 
     def _update_receivers(self, now_ns: int) -> None:
         """Apply ended tokens and the bounds. Wait no longer for receivers that are away for longer than the window."""
@@ -436,6 +437,7 @@ class AwaitedReceipts:
                 if receiver.gone_ns != gone_ns:
                     continue  # it is back
                 del self._receivers[name]
+                self.changed = True
             self._miss(receiver, list(receiver.puts.all_before(NEVER_NS, frozenset())))
 
     def _miss(self, receiver: Receiver, ids: Sequence[bytes]) -> None:

@@ -5,12 +5,13 @@ In: the receivers and their receipts (`AwaitedReceipts`), what the memory and th
 make again, in the order of their first puts, and calls of a `SentStore`.
 """
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, KeysView, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final
 
 from ustreamer.transport_port import SentStore
 from ustreamer.transports.zenoh.receipts.awaited_receipts import AwaitedReceipts, Receiver
+from ustreamer.transports.zenoh.receipts.no_receipts import NEVER_NS, NoReceipts
 from ustreamer.transports.zenoh.receipts.receipt_keys import receipt_id, uuid_of
 from ustreamer.transports.zenoh.retransmit import AnsweredRequests
 from ustreamer.transports.zenoh.route_publishers import (
@@ -23,12 +24,11 @@ from ustreamer.transports.zenoh.sent_keeper import AwaitedKeeper, Put
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.uuid import UUID
 
-NEVER_NS: Final = 1 << 62
 _FORGOTTEN_NS: Final = 10_000_000_000
 """Twice the longest wait of a put: a put that is not remembered then never will be."""
 
 
-class MissingReceipts:
+class MissingReceipts(NoReceipts):
     """The puts without a receipt. Its caller holds the lock of all puts, except for `keep_overdue`."""
 
     def __init__(
@@ -52,6 +52,11 @@ class MissingReceipts:
         self._answered_requests = answered_requests
 
     # --- periodically -------------------------------------------------------------------------------------------------
+
+    @property
+    def oldest_ns(self) -> int:
+        """When the oldest put was made that is not blocked: it must be remembered."""
+        return self.awaited.oldest_kept_ns
 
     def keep_overdue(self) -> None:
         """Store the puts whose receipt is overdue, and release those that have one. Waits for no put."""
@@ -81,11 +86,11 @@ class MissingReceipts:
         lost = awaited.lost(self._monotonic_ns())
         if not lost:
             return
-        found = self._remembered_of(lost)
+        found, forgotten = self._remembered_of(lost), dict[bytes, int]()
         for id in [each for each in lost if each not in found]:
             stored = None if self.keeper is None else self.keeper.read(id)
             if stored is None:
-                awaited.abandon_forgotten(id)
+                forgotten[id] = lost[id]
             elif self._has_closed_route(stored[1]):
                 awaited.postpone(id)  # the next tick reads it again
             else:
@@ -97,6 +102,18 @@ class MissingReceipts:
                 awaited.block([id])  # put again when a subscriber is back
             else:
                 awaited.postpone(id)  # its publisher was undeclared, and the next one does not know it
+        if forgotten:
+            self._abandon(forgotten)
+
+    def _abandon(self, forgotten: Mapping[bytes, int]) -> None:
+        """Abandon these, which nothing remembers, and the older ones for which that holds too.
+
+        A probe finds only the newest one, so the others would wait for ever. One pass over the memory, at most once for
+        each probe.
+        """
+        remembered = {receipt_id(message.id) for _, _, message in self._remembered_since(0)}
+        stored = frozenset[bytes]() if self.keeper is None else self.keeper.stored
+        self.awaited.abandon([*(self.awaited.before(forgotten) - remembered - stored | forgotten.keys())])
 
     def _update_receivers(self) -> None:
         """Determine the receivers of all publishers again.
@@ -141,11 +158,44 @@ class MissingReceipts:
         """Whether a receipt of this message is missing."""
         return self.awaited.is_awaited(receipt_id(message.id))
 
+    def received_of(self, ids: KeysView[bytes]) -> AbstractSet[bytes]:
+        """Those of `ids` that wait for no receipt."""
+        return self.awaited.received_of(ids)
+
+    def forget(self, ids: Sequence[bytes]) -> None:
+        """Wait for no receipt of these."""
+        self.awaited.forget(ids)
+
+    def stop_waiting(self, id: bytes) -> list[Receiver]:
+        """As `AwaitedReceipts.stop_waiting`: it is put again now."""
+        return self.awaited.stop_waiting(id)
+
+    def count_left(self, id: bytes, receivers: Sequence[Receiver]) -> None:
+        """As `AwaitedReceipts.count_left`: a put was made again that waited for these."""
+        self.awaited.count_left(id, receivers)
+
+    def on_put_again(self, id: bytes, now_ns: int) -> None:
+        """A put was made again at this time."""
+        if self.keeper is not None:
+            self.keeper.on_put_again(id, now_ns)
+
     def block(self, publisher: RoutePublisher, ids: Sequence[bytes]) -> None:
         """A publisher will put these again, and what the store has of it, when it has a subscriber."""
         self.awaited.block(ids)
         if self.keeper is not None:
             self.awaited.block(self.keeper.ids_of(publisher))
+
+    def has_stored(self, publisher: RoutePublisher) -> bool:
+        """Whether the store has puts of this publisher without a receipt."""
+        return self.keeper is not None and self.keeper.has_puts_of(publisher)
+
+    def stored_between(self, first_ns: int, last_ns: int) -> int:
+        """The number of first and last times between these, both included, of the puts in the store."""
+        return 0 if self.keeper is None else self.keeper.count_between(first_ns, last_ns)
+
+    def stored_times(self, id: bytes) -> set[int]:
+        """When this was put first, and last; empty if it is not in the store."""
+        return set() if self.keeper is None else self.keeper.put_times(id)
 
     def stored_ids(self, publisher: RoutePublisher, known: AbstractSet[bytes]) -> list[bytes]:
         """The puts of a publisher without a receipt that the store has, without those in `known`, in order."""
@@ -158,7 +208,11 @@ class MissingReceipts:
         """As `stored_ids`, read one by one: the id, the time of the put, the message."""
         for id in self.stored_ids(publisher, known):
             found = None if self.keeper is None else self.keeper.read(id)
-            if found is not None and not self._answered_requests.has(found[1]):
+            if found is None:
+                continue
+            if self._answered_requests.has(found[1]):
+                self.awaited.forget([id])  # it is not put again
+            else:
                 yield id, *found
 
     # --- the end ------------------------------------------------------------------------------------------------------
