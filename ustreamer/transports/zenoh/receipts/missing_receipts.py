@@ -86,7 +86,8 @@ class MissingReceipts(NoReceipts):
         lost = awaited.lost(self._monotonic_ns())
         if not lost:
             return
-        found, forgotten = self._remembered_of(lost), dict[bytes, int]()
+        remembered, forgotten = self._remembered_since_first(lost), dict[bytes, int]()
+        found = {id: each for id, each in remembered.items() if id in lost}
         for id in [each for each in lost if each not in found]:
             stored = None if self.keeper is None else self.keeper.read(id)
             if stored is None:
@@ -103,15 +104,13 @@ class MissingReceipts(NoReceipts):
             else:
                 awaited.postpone(id)  # its publisher was undeclared, and the next one does not know it
         if forgotten:
-            self._abandon(forgotten)
+            self._abandon(forgotten, remembered.keys())
 
-    def _abandon(self, forgotten: Mapping[bytes, int]) -> None:
+    def _abandon(self, forgotten: Mapping[bytes, int], remembered: AbstractSet[bytes]) -> None:
         """Abandon these, which nothing remembers, and the older ones for which that holds too.
 
-        A probe finds only the newest one, so the others would wait for ever. One pass over the memory, at most once for
-        each probe.
+        A probe finds only the newest one, so the others would wait for ever.
         """
-        remembered = {receipt_id(message.id) for _, _, message in self._remembered_since(0)}
         stored = frozenset[bytes]() if self.keeper is None else self.keeper.stored
         self.awaited.abandon([*(self.awaited.before(forgotten) - remembered - stored | forgotten.keys())])
 
@@ -149,8 +148,11 @@ class MissingReceipts(NoReceipts):
 
     def _remembered_of(self, ids: Mapping[bytes, int]) -> dict[bytes, Put]:
         """The remembered puts with these ids, in order. `ids` are in the form of receipts, with the times of the puts."""
-        by_id = {receipt_id(each[2].id): each for each in self._remembered_since(min(ids.values()))}
-        return {id: each for id, each in by_id.items() if id in ids}
+        return {id: each for id, each in self._remembered_since_first(ids).items() if id in ids}
+
+    def _remembered_since_first(self, ids: Mapping[bytes, int]) -> dict[bytes, Put]:
+        """All remembered puts since the oldest of these, by id."""
+        return {receipt_id(each[2].id): each for each in self._remembered_since(min(ids.values()))}
 
     # --- publishers that lost their subscribers -----------------------------------------------------------------------
 
