@@ -33,7 +33,8 @@ class SimApp:
         self.on_message = on_message
         self.tokens: set[str] = set()
         """The tokens with which the application announces receipts."""
-        # Shared keys only:
+        self._shared_keys: set[str] = set()
+        """Those with a token for each. The next four have no other keys."""
         self.ended_keys: set[str] = set()
         """The keys whose subscription has ended, and begins again later."""
         self._keys_that_ended: set[str] = set()
@@ -82,6 +83,7 @@ class SimApp:
     def announce(self, key: str, token: str | None) -> None:
         """Announce the subscription of a key, if it has not ended meanwhile."""
         if key in self.keys:
+            self._shared_keys.add(key)
             self._announced_keys.add(key)
             if token is not None:
                 self.tokens.add(token)
@@ -100,6 +102,8 @@ class SimApp:
 
     def on_put(self, message: WireMessage, process: Process) -> None:
         """A streamer puts a message. It waits for no application whose token it has not seen."""
+        if message.key not in self._shared_keys:
+            return
         since_ns = self._seen_keys.get(process, {}).get(message.key)
         if since_ns is None and message.key in self._keys_that_ended:
             self.excused.add(message.id)
