@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The promises to each of several receivers hold under random faults. The model knows puts, tokens and receptions only.
+
+A message is promised to a receiver if the sender knew the receiver's token at the put, or learned it within 0.5 s after
+the route opened. It arrives, or it is counted if the receiver was away for longer than the window.
+"""
+
+from random import Random
+
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from tests.transports.zenoh.receipts.receivers_rig import MS, TICK_MS, TOPICS, Network, Put, Receiver
+from ustreamer.testing.durable_contract import RecordedSentStore
+from ustreamer.transports.zenoh.receipts.receipt_keys import receipt_id
+
+WINDOW_MS = 4_000
+ABOUT_MS = 300
+"""A receiver that is away for the window, give or take this, may count as having left."""
+FIRST_PUTS_MS = 450
+"""`DISCOVERY_NS`, without a tick."""
+SMALL_BYTES = 3 * 201
+"""Room for three messages: then each message arrives, or it is counted."""
+topics = st.integers(0, len(TOPICS) - 1)
+receivers = st.integers(0, 2)
+times_ms = st.sampled_from([50, 200, 700, 1_500, 3_000, 6_000])
+numbers = st.integers(0, 3)
+
+Promise = tuple[Put, Receiver]
+
+
+class ReceiversMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.promised: set[Promise] = set()
+        self.excused: set[Promise] = set()
+        """The receiver has ended the subscription since."""
+        self.countable: set[Promise] = set()
+        """The receiver was away for about the window: these arrive, or they are counted."""
+        self.network: Network
+
+    @initialize(
+        number=st.integers(1, 3),
+        latency_ms=st.sampled_from([1, 20, 400]),
+        has_store=st.booleans(),
+        seed=st.integers(0, 9),
+        ms=times_ms,
+        is_small=st.booleans(),
+        stops=st.booleans(),
+    )
+    def begin(
+        self,
+        number: int,
+        latency_ms: int,
+        has_store: bool,
+        seed: int,
+        ms: int,
+        is_small: bool,
+        stops: bool,
+    ) -> None:
+        store = RecordedSentStore() if has_store else None
+        self.network = Network(number, SMALL_BYTES if is_small else 16_000_000, WINDOW_MS, store)
+        self.is_small, self.stops = is_small, stops
+        random = Random(seed)
+        self.network.latency_ms = lambda: random.randint(1, latency_ms)
+        self.network.reconnect_ms = lambda: random.randint(1, 5 * latency_ms)
+        self.away_ns = dict.fromkeys(self.network.receivers, 0)
+        for each in self.network.receivers:
+            for topic in range(len(TOPICS)):
+                self.network.subscribe(each, topic)
+        self.advance(ms)
+
+    # --- the model ----------------------------------------------------------------------------------------------------
+
+    def advance(self, ms: int, *, monitor: bool = True) -> None:
+        for _ in range(0, ms, TICK_MS):
+            self.network.advance(TICK_MS, monitor=monitor)
+            self._promise_first_puts()
+            for each in self.network.receivers:
+                self._note_away(each)
+
+    def _note_away(self, receiver: Receiver) -> None:
+        if receiver.known_tokens:
+            self.away_ns[receiver] = 0
+        elif self.network.router is not None:
+            self.away_ns[receiver] += TICK_MS * MS
+        if self._is_leaving(receiver):
+            self.countable |= self.missing(receiver)
+            receiver.known_since_ns.clear()
+
+    def _is_leaving(self, receiver: Receiver) -> bool:
+        return self.away_ns[receiver] > (WINDOW_MS - ABOUT_MS) * MS
+
+    def missing(self, receiver: Receiver) -> set[Promise]:
+        return {
+            (put, each) for put, each in self.promised if each is receiver and put.id not in receiver.received
+        }
+
+    def _promise_first_puts(self) -> None:
+        for each in () if self.is_small else self.network.receivers:
+            for topic in each.subscribed & each.known_since_ns.keys():
+                opened_ns = self.network.opened_ns(topic)
+                if 0 <= each.known_since_ns[topic] - opened_ns < FIRST_PUTS_MS * MS:
+                    since_ns = max(opened_ns, each.subscribed_ns[topic])
+                    puts = (put for put in self.network.puts if put.topic == topic and put.at_ns >= since_ns)
+                    self.promised |= {(put, each) for put in puts}
+
+    # --- rules --------------------------------------------------------------------------------------------------------
+
+    @rule(topic=topics, number=numbers)
+    def put(self, topic: int, number: int) -> None:
+        for _ in range(number if self.network.is_open(topic) else 0):
+            put = self.network.put(topic)
+            self.promised |= {
+                (put, each)
+                for each in self.network.receivers
+                if topic in each.wanted and topic in each.known_since_ns and not self._is_leaving(each)
+            }
+
+    def put_all(self, number: int) -> None:
+        for topic in range(len(TOPICS)):
+            self.put(topic, number)
+
+    def receiver(self, number: int) -> Receiver:
+        return self.network.receivers[number % len(self.network.receivers)]
+
+    @rule(ms=times_ms)
+    def wait(self, ms: int) -> None:
+        self.advance(ms)
+
+    @rule(number=numbers, ms=times_ms)
+    def block_the_monitor(self, number: int, ms: int) -> None:
+        self.put_all(number)
+        self.advance(ms, monitor=False)
+        self.put_all(number)
+        self.advance(TICK_MS)
+
+    @rule(number=receivers, topic=topics)
+    def subscribe(self, number: int, topic: int) -> None:
+        self.network.subscribe(self.receiver(number), topic)
+
+    @rule(number=receivers, topic=topics)
+    def unsubscribe(self, number: int, topic: int) -> None:
+        receiver = self.receiver(number)
+        self.excused |= {each for each in self.missing(receiver) if each[0].topic == topic}
+        receiver.known_since_ns.pop(topic, None)
+        self.network.unsubscribe(receiver, topic)
+
+    @rule(number=receivers, puts=st.tuples(numbers, numbers))
+    def kill(self, number: int, puts: tuple[int, int]) -> None:
+        before, after = puts
+        self.put_all(before)
+        self.network.kill(self.receiver(number))
+        self.put_all(after)
+
+    @rule(number=receivers)
+    def start(self, number: int) -> None:
+        self.network.start(self.receiver(number))
+
+    @rule(number=numbers)
+    def kill_the_router(self, number: int) -> None:
+        self.put_all(number)
+        self.network.kill_router()
+
+    @precondition(lambda self: self.network.router is None)
+    @rule()
+    def start_the_router(self) -> None:
+        self.network.start_router()
+
+    @rule(number=numbers)
+    def freeze_the_router(self, number: int) -> None:
+        self.network.freeze_router()
+        self.put_all(number)
+
+    @rule()
+    def resume_the_router(self) -> None:
+        self.network.resume_router()
+
+    @rule(puts=numbers, ms=times_ms)
+    def router_outage(self, puts: int, ms: int) -> None:
+        self.kill_the_router(puts)
+        self.advance(ms)
+        if self.network.router is None:
+            self.network.start_router()
+
+    @rule(number=receivers, puts=st.tuples(numbers, numbers), ms=st.tuples(times_ms, times_ms))
+    def restart(self, number: int, puts: tuple[int, int], ms: tuple[int, int]) -> None:
+        self.kill(number, puts)
+        for each in ms:
+            self.advance(each)
+            self.put_all(puts[1])
+        self.start(number)
+
+    @rule(drops=st.booleans())
+    def drop_receipts(self, drops: bool) -> None:
+        self.network.drops_receipts = drops
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def teardown(self) -> None:
+        """Stop at once, or repair everything and wait."""
+        network = self.network
+        reported = frozenset[bytes]()
+        if self.stops:
+            end = network.losses.unconfirmed()
+            reported = frozenset(map(receipt_id, [*(each.id for each in end.messages), *end.stored]))
+        else:
+            self._repair()
+        lost = set().union(*map(self.missing, network.receivers)) - self.excused
+        lost = {each for each in lost if each[0].id not in reported}
+        assert self.is_small or lost <= self.countable
+        # A stop and an eviction count a put once, for all receivers.
+        ids = {put.id for put, _ in lost}
+        assert len(ids) <= network.awaited.missing + network.losses.not_retransmitted
+        if not self.stops:
+            self._subscribe_all()
+            assert network.awaited.count == 0
+
+    def _repair(self) -> None:
+        network = self.network
+        network.drops_receipts = False
+        network.resume_router()
+        if network.router is None:
+            network.start_router()
+        for each in network.receivers:
+            network.start(each)
+        self.advance(20_000)
+
+    def _subscribe_all(self) -> None:
+        """Then no put waits for a subscriber any more."""
+        for each in self.network.receivers:
+            for topic in range(len(TOPICS)):
+                self.network.subscribe(each, topic)
+        self.network.advance(20_000)
+
+
+def test_each_receiver_gets_its_messages_or_they_are_counted() -> None:
+    run_state_machine_as_test(
+        ReceiversMachine,
+        settings=settings(
+            max_examples=50, stateful_step_count=20, deadline=None, phases=set(Phase) - {Phase.explain}
+        ),
+    )
