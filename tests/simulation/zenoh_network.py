@@ -197,6 +197,8 @@ class SimNetwork:
         """When a streamer put a message for the last time."""
         self.puts: dict[Process, list[tuple[int, int]]] = {}
         """All puts of a streamer: their times, and the bytes of their payloads."""
+        self.put_waits: dict[Process, list[tuple[int, int]]] = {}
+        """When puts of a streamer waited for room: from, until."""
         self.put_without_subscriber: set[bytes] = set()
         """The messages that a streamer has put although it could know that no subscriber matches."""
         self.lost_at_apps: set[bytes] = set()
@@ -234,6 +236,15 @@ class SimNetwork:
         for app in self.apps:
             app.on_put(message, process)
         self.puts.setdefault(process, []).append((self.scheduler.now_ns, len(message.payload)))
+
+    def on_put_end(self, begin_ns: int, process: Process) -> None:
+        """A put took the time since then: other puts of the process waited for it. Waits in a row are one."""
+        now_ns, waits = self.scheduler.now_ns, self.put_waits.setdefault(process, [])
+        if now_ns - begin_ns < NS_PER_MS:
+            return
+        if waits and begin_ns - waits[-1][1] < NS_PER_MS:
+            begin_ns, _ = waits.pop()
+        waits.append((begin_ns, now_ns))
 
     def on_taken(self, message: WireMessage, process: Process) -> None:
         if self.taken.get(message.id) is not process:  # a copy is not taken again

@@ -305,8 +305,8 @@ class SimSession:
         self.scheduler.interrupt()
         self.scheduler.spend(_PUT_NS)
         self.network.on_put(message, self.process)
-        link = self.link
-        deadline_ns = self.scheduler.now_ns + (_DROP_WAIT_NS if drops else PUT_WAIT_NS)
+        link, begin_ns = self.link, self.scheduler.now_ns
+        deadline_ns = begin_ns + (_DROP_WAIT_NS if drops else PUT_WAIT_NS)
         while link is not None and not link.dead and not link.has_room:
             wake = partial(self.scheduler.make_ready, self.scheduler.current)
             link.on_room.append(wake)
@@ -318,6 +318,7 @@ class SimSession:
                 self.network.note(f"{self.name} dropped puts without room")
                 return
             link.close_here("a put waited 5 s")
+        self.network.on_put_end(begin_ns, self.process)
         if link is None or link.dead:
             self.network.note(f"{self.name} took messages without a working link, and lost them")
         else:
