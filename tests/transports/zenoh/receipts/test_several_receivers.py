@@ -249,3 +249,14 @@ def test_each_receiver_gets_its_messages_or_they_are_counted() -> None:
             max_examples=50, stateful_step_count=20, deadline=None, phases=set(Phase) - {Phase.explain}
         ),
     )
+
+
+def test_a_put_that_is_evicted_just_after_its_route_closed_does_not_wait_for_ever() -> None:
+    """Found by the state machine: a tick later the loss is collected, and the memory has it no more."""
+    machine = ReceiversMachine()
+    machine.begin(number=2, latency_ms=20, has_store=False, seed=0, ms=50, is_small=True, stops=False)
+    machine.restart(number=0, puts=(0, 1), ms=(50, 50))
+    machine.kill(number=1, puts=(0, 0))
+    machine.unsubscribe(number=0, topic=0)
+    machine.wait(ms=50)
+    machine.teardown()

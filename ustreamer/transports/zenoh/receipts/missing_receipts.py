@@ -96,13 +96,11 @@ class MissingReceipts(NoReceipts):
                 awaited.postpone(id)  # the next tick reads it again
             else:
                 self._retransmit_put(id, lost[id], stored[1])
-        for id, (origin, put_ns, message) in found.items():
-            if not self._has_closed_route(message):
-                self._retransmit_put(id, put_ns, message)
-            elif self._publishers.find(route_of(message.attributes)) is origin:
-                awaited.block([id])  # put again when a subscriber is back
+        for id, (_, put_ns, message) in found.items():
+            if self._has_closed_route(message):
+                awaited.postpone(id)  # `PossibleLosses.collect` blocks it, if its publisher is still declared
             else:
-                awaited.postpone(id)  # its publisher was undeclared, and the next one does not know it
+                self._retransmit_put(id, put_ns, message)
         if forgotten:
             self._abandon(forgotten, remembered.keys())
 
