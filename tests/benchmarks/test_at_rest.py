@@ -25,9 +25,10 @@ def start_ratio(found: Mapping[str, Mapping[str, float]]) -> float:
 
 def test_a_start_and_a_rest_are_measured_and_stay_within_bounds(tmp_path: Path) -> None:
     found = at_rest.measured(tmp_path, 5, 1.0)
-    for _ in range(2):  # other tests run at the same time, on cores that share caches
+    for again in ("second", "third"):  # other tests run at the same time, on cores that share caches
         if start_ratio(found) >= MAX_START_RATIO:
-            found = at_rest.measured(tmp_path, 5, 1.0)
+            (tmp_path / again).mkdir()
+            found = at_rest.measured(tmp_path / again, 5, 1.0)
     for subject in ("imports", "bare", "streamer"):
         assert all(math.isfinite(figure) and figure >= 0 for figure in found[subject].values())
         assert 0 < found[subject]["proportional_mb"] <= found[subject]["memory_mb"]
