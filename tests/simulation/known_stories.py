@@ -273,6 +273,19 @@ STORIES: Final[Mapping[str, Story]] = {
         LinkSizes(16_000, 64_000, 32_000),
         commit_ms=1,
     ),
+    "11 a message expires behind a put that waits, with receipts": Story(
+        60_446,
+        (
+            Step(172, "stall backend", (5_759,)),
+            Step(241, "publish", ("shared", 250, 200, 1_000, 0)),
+            Step(2_015, "unsubscribe", ("backend", 12, 38_555, 989)),
+            Step(4_585, "publish", ("notice", 20, 40_000, 8, 500)),
+        ),
+        HostConfig(durable=False, receipts=True),
+        LinkSizes(16_000, 64_000, 32_000),
+        commit_ms=40,
+        has_backend=True,
+    ),
     "11 router killed just after an answer": Story(
         9_500,
         (

@@ -102,7 +102,6 @@ class Network:
         self.links = LinkMonitor(context)
         self.awaited = AwaitedReceipts("own", self._now_ns, window_ms * MS)
         self.publishers = RoutePublishers(None, context, 10, self.awaited)  # type: ignore[arg-type]
-        self.store = store
         self.losses = PossibleLosses(
             context,
             self.links,
@@ -125,7 +124,7 @@ class Network:
         self._lives = 0
         """Messages on their way belong to a life of the router."""
         self._waiting: list[Callable[[], None]] = []
-        """What arrived at a frozen router."""
+        """The messages and receipts that arrived at a frozen router."""
         self._next_tick_ns = self._next_receipts_ns = self.now_ns
         self.router: RouterNode | None = None
         self.start_router()
