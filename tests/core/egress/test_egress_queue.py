@@ -221,18 +221,32 @@ def test_the_newest_of_the_lowest_class_is_evicted_first(delivery: Delivery) -> 
     assert names(queue.pop_batch(9)) == ["CS6.10", "CS6.11", "CS6.12", "CS2.3"]
 
 
-def test_new_limits_apply_from_the_next_message_and_evict_nothing(
-    delivery: Delivery,
-) -> None:
+def test_above_new_limits_each_message_makes_room_for_itself_only(delivery: Delivery) -> None:
     queue = pushed(delivery, bounded(messages=4), 1, 1, 0, 0)
     queue.set_limits(bounded(messages=2))
     assert len(queue) == 4
     assert names(queue.push(delivery, message(0, 9), 9)) == ["CS0.9"]
-    assert names(queue.push(delivery, message(1, 9), 9)) == ["CS1.9"]
-    assert names(queue.push(delivery, message(4, 9), 9)) == ["CS0.3", "CS0.2", "CS1.1"]
-    queue.set_limits(bounded(messages=3))
+    assert names(queue.push(delivery, message(1, 9), 9)) == ["CS0.3"]
+    assert names(queue.push(delivery, message(4, 9), 9)) == ["CS0.2"]
+    assert names(queue.push(delivery, message(1, 8), 9)) == ["CS1.8"]
+    queue.set_limits(bounded(messages=5))
     assert queue.push(delivery, message(0, 8), 9) == []
-    assert names(queue.pop_batch(9)) == ["CS4.9", "CS1.0", "CS0.8"]
+    assert names(queue.pop_batch(9)) == ["CS4.9", "CS1.0", "CS1.1", "CS0.8", "CS1.9"]
+
+
+def test_above_new_limits_of_bytes_each_message_makes_room_for_itself_only(delivery: Delivery) -> None:
+    queue = pushed(delivery, bounded(), 1, 0, 0, 0, size=100)
+    queue.set_limits(bounded(size=100 + OVERHEAD_BYTES))
+    assert names(queue.push(delivery, message(4, 9, size=200), 9)) == ["CS0.3", "CS0.2"]
+    assert queue.bytes == 3 * OVERHEAD_BYTES + 400
+
+
+def test_restored_messages_above_the_limits_stay(delivery: Delivery) -> None:
+    queue = EgressQueue(bounded(messages=2))
+    for number in range(5):
+        queue.restore(QueuedMessage(delivery, message(0, number), 0, OVERHEAD_BYTES))
+    assert names(queue.push(delivery, message(4, 9), 9)) == ["CS0.4"]
+    assert len(queue) == 5
 
 
 def test_bytes_are_bounded_and_every_message_has_an_overhead(delivery: Delivery) -> None:
@@ -275,17 +289,16 @@ def test_requeued_messages_in_flight_may_exceed_the_limits(delivery: Delivery) -
     assert (queue.messages, queue.bytes) == (0, 0)
 
 
-def test_a_queue_above_its_limits_rejects_a_message_that_no_eviction_can_fit(
-    delivery: Delivery,
-) -> None:
+def test_with_a_batch_put_back_each_message_makes_room_for_itself_only(delivery: Delivery) -> None:
     """A queue with its unsent batch put back is above its limits, and more messages arrive."""
     queue = pushed(delivery, bounded(messages=2), 1)
     taken = queue.pop_batch()
     for number in (10, 11):
         assert queue.push(delivery, message(4, number), 9) == []
     queue.requeue(taken)
-    assert names(queue.push(delivery, message(2, 12), 9)) == ["CS2.12"]
-    assert names(queue.pop_batch(9)) == ["CS4.10", "CS4.11", "CS1.0"]
+    assert names(queue.push(delivery, message(2, 12), 9)) == ["CS1.0"]
+    assert names(queue.push(delivery, message(2, 13), 9)) == ["CS2.13"]
+    assert names(queue.pop_batch(9)) == ["CS4.10", "CS4.11", "CS2.12"]
 
 
 ranks, sizes = st.integers(0, CLASSES - 1), st.sampled_from([0, 100, 300])
@@ -312,28 +325,28 @@ def test_every_message_is_in_one_place_and_order_holds(
     delivery = Delivery(world.ingress("chassis"), world.egress["backbone"], TOPIC)
     queue, arrivals, removed = EgressQueue(bounded(messages, size)), list[str](), list[str]()
     in_air: list[QueuedMessage] = []
-    put_back = False
     for number, (step, count_or_rank, payload) in enumerate(steps):
         if step == "push":
             newcomer = message(count_or_rank, number, payload)
-            before = len(queue)
+            before, bytes_before = queue.messages, queue.bytes
             displaced = queue.push(delivery, newcomer, number)
             arrivals.append(f"CS{count_or_rank}.{number}")
             removed += names(displaced)
             if displaced and displaced[0].message is not newcomer:
                 assert all(rank_of(each) < count_or_rank for each in displaced)
-            if not put_back:
-                assert queue.messages <= messages
-                assert queue.bytes <= size
-            elif displaced:  # the excess over the limits does not grow
-                assert len(queue) <= before
+            # What was put back can exceed the limits. The excess does not grow, and does not shrink by evictions.
+            assert queue.messages <= max(messages, before)
+            assert queue.bytes <= max(size, bytes_before)
+            if displaced and displaced[0].message is not newcomer:
+                kept = max(messages, before) - queue.messages
+                room = max(size, bytes_before) - queue.bytes
+                assert not kept or room < displaced[-1].size
         elif step == "take":
             in_air += queue.pop_batch(count_or_rank)
         else:
             # The endpoint queue puts back the end of a batch; the messages before it have been sent.
             sent, back = in_air[:count_or_rank], in_air[count_or_rank:]
             removed += names(sent)
-            put_back = put_back or bool(back)
             queue.requeue(back)
             in_air = []
     rest = queue.pop_batch(10**6)

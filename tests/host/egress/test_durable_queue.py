@@ -401,6 +401,22 @@ def test_other_limits_hold_from_the_next_message_on(start: MakeDurableQueueRig) 
     assert second.sent == [0, 1, 2, 3]
 
 
+def test_a_start_above_the_limits_keeps_what_is_on_disk(start: MakeDurableQueueRig) -> None:
+    """A stop can leave more messages than `spool_messages`: waiting ones, and sent ones that may not have arrived."""
+    life = start(down(), with_limits(spool_messages=6))
+    life.offer(*life.numbers(*range(6)))
+    life.write_all()
+    life.die()
+    second = start(down(), with_limits(spool_messages=2))
+    second.offer(second.number(6, UPriority.CS4))
+    assert [message.payload for message, _ in second.undelivered] == [life.number(5).payload]
+    second.write_all()
+    second.die()
+    third = start(ScriptedTransport(), with_limits(spool_messages=2))
+    third.send()
+    assert third.sent == [6, 0, 1, 2, 3, 4]
+
+
 def test_a_reload_can_raise_the_spool_byte_limit(start: MakeDurableQueueRig) -> None:
     life = start(down(), with_limits(spool_bytes=1))
     life.queue.set_limits(with_limits(spool_bytes=100_000_000))

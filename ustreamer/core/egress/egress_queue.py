@@ -67,6 +67,8 @@ class EgressQueue:
         that of `message` are evicted, from that subscriber or from all. In each class unsendable messages are
         first. Those of the class of `message` can be evicted too, unless `message` is unsendable itself. If even that is
         not enough, nothing is evicted and only `message` is returned.
+
+        A queue that is above its bounds, as after a new start or with new limits, makes room for `message` only.
         """
         tried_ns = now_ns if attempts else 0
         size = len(message.payload) + OVERHEAD_BYTES
@@ -111,35 +113,53 @@ class EgressQueue:
 
     # --- eviction -----------------------------------------------------------------------------------------------------
 
-    def _fits(self, size: int, evicting: int = 0) -> bool:
-        """True if a message that adds `size` bytes fits the endpoint's bounds after `evicting` others are evicted."""
-        limits = self._limits
-        return self.messages - evicting < limits.queue_messages and self.bytes + size <= limits.queue_bytes
+    def _fits(self, size: int, messages: int = 0) -> bool:
+        """True if a message that adds `size` bytes fits the endpoint's bounds, with `messages` more or less in the queue.
 
-    def _fits_subscriber_limit(self, queue: SubscriberQueue, size: int, evicting: int = 0) -> bool:
+        `size` and `messages` are without those that will be evicted, and without an excess over the bounds.
+        """
+        limits = self._limits
+        return self.messages + messages < limits.queue_messages and self.bytes + size <= limits.queue_bytes
+
+    def _fits_subscriber_limit(self, queue: SubscriberQueue, size: int, messages: int = 0) -> bool:
         """As `_fits`, for the bounds of its subscriber."""
         return queue is self.shared_queue or (
-            queue.messages - evicting < self.subscriber_limit_messages
+            queue.messages + messages < self.subscriber_limit_messages
             and queue.bytes + size <= self.subscriber_limit_bytes
+        )
+
+    def _excess(self) -> tuple[int, int]:
+        """The messages and bytes above the endpoint's bounds."""
+        limits = self._limits
+        return max(0, self.messages - limits.queue_messages), max(0, self.bytes - limits.queue_bytes)
+
+    def _subscriber_excess(self, queue: SubscriberQueue) -> tuple[int, int]:
+        """As `_excess`, for the bounds of a subscriber."""
+        return (
+            max(0, queue.messages - self.subscriber_limit_messages),
+            max(0, queue.bytes - self.subscriber_limit_bytes),
         )
 
     def _push_evicting(self, queue: SubscriberQueue, item: QueuedMessage) -> list[QueuedMessage]:
         rank, size = item.message.attributes.priority_class, item.size
         is_unsendable = self._is_paused(queue) or queue.is_stream_blocked(item.delivery, item.message)
         blocked_below = rank if is_unsendable else rank + 1
-        evicting, freed = queue.evictable_below(rank, blocked_below)
-        item.evicted_by_subscriber_limit = not self._fits_subscriber_limit(queue, size - freed, evicting)
-        evicting, freed = self._evictable_below(rank, blocked_below)
-        if item.evicted_by_subscriber_limit or not self._fits(size - freed, evicting):
+        (above, above_bytes), (own_above, own_above_bytes) = self._excess(), self._subscriber_excess(queue)
+        evictable, freed = queue.evictable_below(rank, blocked_below)
+        item.evicted_by_subscriber_limit = not self._fits_subscriber_limit(
+            queue, size - freed - own_above_bytes, -evictable - own_above
+        )
+        evictable, freed = self._evictable_below(rank, blocked_below)
+        if item.evicted_by_subscriber_limit or not self._fits(size - freed - above_bytes, -evictable - above):
             self.evicted_by_subscriber_limit += item.evicted_by_subscriber_limit
             self._remove_if_empty(queue)
             return [item]
         evicted: list[tuple[SubscriberQueue, QueuedMessage]] = []
-        while not self._fits_subscriber_limit(queue, size):
+        while not self._fits_subscriber_limit(queue, size - own_above_bytes, -own_above):
             evicted.append((queue, self._pop_newest(queue, self._lowest_class_of(queue, blocked_below))))
             evicted[-1][1].evicted_by_subscriber_limit = True
             self.evicted_by_subscriber_limit += 1
-        while not self._fits(size):
+        while not self._fits(size - above_bytes, -above):
             victim, lowest = self._eviction_victim(rank, blocked_below)
             evicted.append((victim, self._pop_newest(victim, lowest)))
         self._enqueue(queue, item)
