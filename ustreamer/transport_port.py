@@ -301,6 +301,13 @@ class SentStore(Protocol):
         """
         ...
 
+    def sent_from_disk(self, ids: Collection[UUID]) -> Sequence[UMessage]:
+        """Of these, messages that were on disk before they were sent, and have no receipt. They stay there for 1 s.
+
+        Not all of them if they are large or the store is busy: the caller should try again. Waits as `keep`.
+        """
+        ...
+
     def read(self, route: Hashable, id: UUID) -> UMessage | None:
         """A message kept for `route`; None if it is not there, or cannot be read. Waits for no commit."""
         ...
@@ -309,6 +316,17 @@ class SentStore(Protocol):
         """Messages kept for `route` have arrived, or are no longer owed: all, or those with `ids`.
 
         False: the store is busy, as in `keep`.
+        """
+        ...
+
+    def receivers(self) -> Sequence[str]:
+        """The receivers of an earlier process, as it gave them to `keep_receivers` last."""
+        ...
+
+    def keep_receivers(self, receivers: Sequence[str]) -> bool:
+        """Keep these instead of the earlier ones: the receivers that must confirm messages, each in a form of the transport.
+
+        They survive a kill some ms later. False: the store is busy, as in `keep`.
         """
         ...
 

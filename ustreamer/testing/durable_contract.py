@@ -31,6 +31,9 @@ class RecordedSentStore:
         self.busy = False
         self.refusals = 0
         self._kept: dict[tuple[Hashable, UUID], UMessage] = {}
+        self._receivers: Sequence[str] = ()
+        self.on_disk: dict[UUID, UMessage] = {}
+        """For `sent_from_disk`."""
         self._lock = Lock()
 
     def keep(self, route: Hashable, messages: Sequence[UMessage]) -> Collection[UUID] | None:
@@ -57,10 +60,31 @@ class RecordedSentStore:
                 del self._kept[key]
             return True
 
+    def sent_from_disk(self, ids: Collection[UUID]) -> Sequence[UMessage]:
+        """See SentStore."""
+        return [] if self.busy else [message for id, message in self.on_disk.items() if id in ids]
+
+    def receivers(self) -> Sequence[str]:
+        """See SentStore."""
+        return self._receivers
+
+    def keep_receivers(self, receivers: Sequence[str]) -> bool:
+        """See SentStore."""
+        if self.busy:
+            self.refusals += 1
+        else:
+            self._receivers = receivers
+        return not self.busy
+
     def ids(self) -> list[UUID]:
-        """The kept messages, in the order in which they came."""
+        """The kept messages, in the order in which they came, and those `on_disk`."""
         with self._lock:
-            return list(dict.fromkeys(id for _, id in self._kept))
+            return list(dict.fromkeys([*(id for _, id in self._kept), *self.on_disk]))
+
+    def messages(self) -> list[UMessage]:
+        """The kept messages, once for each route."""
+        with self._lock:
+            return list(self._kept.values())
 
 
 class RecordedReceivedStore:

@@ -3,43 +3,16 @@
 
 import threading
 import time
-from collections.abc import Collection, Hashable, Sequence
 
 import pytest
 from ustreamer_mqtt.unconfirmed import OVERHEAD_BYTES, UnconfirmedMessages
 
 from tests.waiting import wait_until
 from ustreamer.core.base.clock import ManualClock
+from ustreamer.testing.durable_contract import RecordedSentStore
 from ustreamer.testing.messages import TOPIC, new_id
 from ustreamer.uprotocol.umessage import UMessage, publish
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
-from ustreamer.uprotocol.uuid import UUID
-
-
-class FakeStore:
-    """A SentStore in memory. While it is `busy` it refuses."""
-
-    def __init__(self) -> None:
-        self.kept: list[UUID] = []
-        self.busy = False
-
-    def keep(self, route: Hashable, messages: Sequence[UMessage]) -> Collection[UUID] | None:
-        if self.busy:
-            return None
-        self.kept += [each.id for each in messages]
-        return [each.id for each in messages]
-
-    def ids(self) -> Collection[UUID]:
-        return self.kept
-
-    def read(self, route: Hashable, id: UUID) -> UMessage | None:
-        return None
-
-    def release(self, route: Hashable, ids: Collection[UUID] | None = None) -> bool:
-        if not self.busy:
-            self.kept = [each for each in self.kept if ids is not None and each not in ids]
-        return not self.busy
-
 
 COUNT = 20_000
 
@@ -204,20 +177,20 @@ def test_a_success_without_subscribers_is_a_confirmation() -> None:
 
 def test_the_store_gets_what_waits_for_too_long_until_it_is_confirmed() -> None:
     rig = Rig()
-    store = rig.window.store = FakeStore()
+    store = rig.window.store = RecordedSentStore()
     assert rig.window.service() is None
     first = rig.send(0)
     assert rig.window.service() == 25
-    assert store.kept == []
+    assert store.ids() == []
     assert rig.window.is_unconfirmed(first.id)
     rig.clock.advance(ms=51)
     second = rig.send(1)
     rig.window.service()
-    assert store.kept == [first.id]
+    assert store.ids() == [first.id]
     rig.window.on_down()
     rig.clock.advance(ms=25)
     rig.window.service()
-    assert store.kept == [first.id, second.id]
+    assert store.ids() == [first.id, second.id]
     rig.window.on_up()
     rig.acknowledge(1)
     store.busy = True
@@ -226,13 +199,13 @@ def test_the_store_gets_what_waits_for_too_long_until_it_is_confirmed() -> None:
     store.busy = False
     rig.clock.advance(ms=25)
     rig.window.service()
-    assert store.kept == [second.id]
+    assert store.ids() == [second.id]
     assert not rig.window.is_unconfirmed(first.id)
 
 
 def test_what_a_busy_store_refuses_is_offered_again() -> None:
     rig = Rig()
-    store = rig.window.store = FakeStore()
+    store = rig.window.store = RecordedSentStore()
     store.busy = True
     message = rig.send(0)
     rig.window.on_down()
@@ -240,7 +213,7 @@ def test_what_a_busy_store_refuses_is_offered_again() -> None:
     store.busy = False
     rig.clock.advance(ms=25)
     rig.window.service()
-    assert store.kept == [message.id]
+    assert store.ids() == [message.id]
 
 
 def test_after_a_close_nothing_is_accepted_and_the_rest_is_known() -> None:

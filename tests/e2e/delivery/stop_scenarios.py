@@ -20,10 +20,9 @@ from tests.e2e.rigs import wire
 from tests.e2e.rigs.entities import USUBSCRIPTION, Metronome, SomeipNode, ZenohEntity
 from tests.e2e.rigs.streamer import START_S, VERDICTS, StreamerProcess, statistics
 from tests.e2e.rigs.vehicle import SPEED, free_ports
-from ustreamer.core.storage.framed_record import LAYOUT_KEY
 from ustreamer.core.storage.store_reader import StoreReader
 from ustreamer.host.storage.dead_letter_store import DIRECTORY, read_letters
-from ustreamer.host.storage.spool_records import decode_record
+from ustreamer.host.storage.spool_records import NO_MESSAGES, decode_record
 from ustreamer.host.storage.stored_messages import SPOOL
 
 HANGS_S: Final = {"hang": (6.0, 9.0, 12.0), "resume": (8.4, 8.8, 9.2, 9.4)}
@@ -250,7 +249,7 @@ class StopScenario:
 def events_on_disk(state_dir: Path, endpoint: str) -> set[int]:
     """The numbers of the events in the spool of an endpoint."""
     with StoreReader("snapshot", state_dir / SPOOL / endpoint) as reader:  # a process of its own
-        records = [decode_record(*each) for each in reader.records() if each[0] != LAYOUT_KEY]
+        records = [decode_record(*each) for each in reader.records() if each[0] not in NO_MESSAGES]
     return {int(each.payload) for each in records if each.payload.strip().isdigit()}
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two streamers with receipts, both durable. In an outage of the receiving one, processes are killed.
+"""A sending and one or two receiving streamers with receipts, all durable. In an outage, processes are killed.
 
 Without receipts, what the router and the receiving streamer had taken is lost with them. The application of the
-receiving streamer must receive each message once.
+receiving streamer must receive each message once. With two of them it must do so at both.
 """
 
 import os
@@ -28,8 +28,8 @@ from tests.e2e.rigs.streamer import START_S, StreamerProcess, statistics
 
 HZ: Final = 200
 _RECEIVER: Final = """\
-authority = "cloud"
-state_dir = "cloud"
+authority = "{authority}"
+state_dir = "{authority}"
 
 [endpoints.link]
 transport = "zenoh"
@@ -41,7 +41,7 @@ receipts = true
 
 [endpoints.apps]
 transport = "zenoh"
-authorities = ["cloud"]
+authorities = ["{authority}"]
 listen = ["tcp/127.0.0.1:{apps}"]
 durable = true
 
@@ -58,18 +58,25 @@ class ReceiptScenario(StopScenario):
     def __init__(self, directory: Path, stack: ExitStack, retransmit_bytes: int = 16_000_000) -> None:
         super().__init__(directory, stack, durable=True, receipts=True, retransmit_bytes=retransmit_bytes)
         self.subscriber.kill()  # the messages are for the receiving streamer alone
-        [apps] = tcp_ports(1)
-        self._receiver_config = directory / "receiver.toml"
-        self._receiver_config.write_text(_RECEIVER.format(router=self.port, apps=apps), encoding="utf-8")
-        self._receiver = self._start_receiver()
+        self._receiver_config = directory / "cloud.toml"
+        self._receiver, self.app = self._add_receiver(self._receiver_config)
         stack.callback(lambda: self._receiver.kill() if self._receiver.is_alive else None)
-        with ZenohEntity(apps, "cloud") as app:
-            subscribe = USUBSCRIPTION._replace(authority="cloud").at(wire.SUBSCRIBE)
-            app.call(subscribe, wire.subscription_request(TOPIC))
-        self.app: ZenohProcess = self.start_process("client", apps)
         self._wait_first_receipts()
         self.app.wait_received(self.sent - 1)
         self.first = self.app.received[0]
+
+    def _add_receiver(self, config: Path) -> tuple[StreamerProcess, ZenohProcess]:
+        """A receiving streamer with the authority of the name of its configuration, and its application."""
+        [apps] = tcp_ports(1)
+        authority = config.stem
+        config.write_text(
+            _RECEIVER.format(authority=authority, router=self.port, apps=apps), encoding="utf-8"
+        )
+        receiver = StreamerProcess(config).wait_ready()
+        with ZenohEntity(apps, authority) as app:
+            subscribe = USUBSCRIPTION._replace(authority=authority).at(wire.SUBSCRIBE)
+            app.call(subscribe, wire.subscription_request(TOPIC))
+        return receiver, self.start_process("client", apps)
 
     def _wait_first_receipts(self) -> None:
         until = time.monotonic() + START_S
@@ -164,7 +171,10 @@ class ReceiptScenario(StopScenario):
         self.send(HZ, 0.2)
         self.app.wait_received(self.sent - 1)
         self.wait_receipts()
-        received = Counter(self.app.received)
+        self._check_app(self.app)
+
+    def _check_app(self, app: ZenohProcess) -> None:
+        received = Counter(app.received)
         twice = [number for number, times in received.items() if times > 1]
         lost = sorted(set(range(self.first, self.sent)) - received.keys())
         assert (lost, twice) == ([], []), self._counters()
@@ -172,6 +182,49 @@ class ReceiptScenario(StopScenario):
     def _counters(self) -> list[object]:
         states = self._state, self._receiver_config.parent / "cloud"
         return [(found["ledger"], found["endpoints"]) for found in map(statistics, states)]
+
+
+class TwoReceiversScenario(ReceiptScenario):
+    """As ReceiptScenario, with a second receiving streamer and its application."""
+
+    def __init__(self, directory: Path, stack: ExitStack) -> None:
+        super().__init__(directory, stack)
+        self._second_config = directory / "fleet.toml"
+        self._second, self._second_app = self._add_receiver(self._second_config)
+        stack.callback(lambda: self._second.kill() if self._second.is_alive else None)
+        self._wait_first_at_second()
+        self.first = self.sent
+        self.send(HZ, 0.2)
+        self._second_app.wait_received(self.sent - 1)
+        self.wait_receipts()
+
+    def _wait_first_at_second(self) -> None:
+        until = time.monotonic() + START_S
+        while not self._second_app.received:
+            assert time.monotonic() < until, statistics(self._state)
+            self.send(HZ, 0.1)
+
+    def restart_without_the_second(self, *, in_order: bool) -> None:
+        """Send while the second receiver is killed, restart the sender, and let the first one give all receipts.
+
+        Then start the second receiver.
+        """
+        self._second.kill()
+        before = self.sent
+        self.send(HZ, 1.0)
+        self.wait_accepted()
+        self.wait_on_disk(range(before, self.sent))
+        self.restart(in_order=in_order)
+        self.app.wait_received(self.sent - 1)
+        until = time.monotonic() + START_S
+        while self._receipts() < self.sent - before:
+            assert time.monotonic() < until, statistics(self._state)
+        self._second = StreamerProcess(self._second_config).wait_ready()
+
+    def check_received_once(self) -> None:
+        super().check_received_once()
+        self._second_app.wait_received(self.sent - 1)
+        self._check_app(self._second_app)
 
 
 @pytest.fixture
@@ -244,6 +297,17 @@ def test_a_stop_keeps_what_exceeds_the_memory_for_retransmissions_on_disk(tmp_pa
         scene.wait_on_disk(range(before, scene.sent))
         scene.restart(in_order=True)
         scene.thaw_receiver()
+        scene.check_received_once()
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_a_receiver_that_is_back_after_a_new_start_of_the_sender_lacks_and_doubles_nothing(
+    tmp_path: Path, *, in_order: bool
+) -> None:
+    """The first receiver opens the route, and its receipts come before the second one is back."""
+    with ExitStack() as stack:
+        scene = TwoReceiversScenario(tmp_path / "receipts", stack)
+        scene.restart_without_the_second(in_order=in_order)
         scene.check_received_once()
 
 

@@ -201,6 +201,34 @@ def test_a_refusing_disk_is_tried_again(tmp_path: Path) -> None:
     assert Life(tmp_path).all_sent() == [0, 1]
 
 
+def test_the_receivers_survive_a_kill(tmp_path: Path) -> None:
+    life = Life(tmp_path)
+    assert life.queue.receivers == []
+    assert life.queue.keep_receivers(["a"])
+    life.write()
+    assert life.queue.keep_receivers(["b", "c"])
+    assert with_refused_writes(errno.ENOSPC, life.write) is False
+    assert life.write()
+    life.keep("one", 0)
+    life.write()
+    life.die()
+    second = Life(tmp_path)
+    assert (second.queue.receivers, second.all_sent()) == (["b", "c"], [0])
+
+
+def test_a_full_disk_refuses_the_receivers_and_loses_no_deletion(tmp_path: Path) -> None:
+    life = Life(tmp_path)
+    life.keep("one", 0)
+    life.write()
+    life.release("one")
+    assert life.queue.keep_receivers(["a"])
+    assert with_refused_writes(errno.ENOSPC, life.write) is False
+    assert life.write()
+    life.die()
+    second = Life(tmp_path)
+    assert (second.queue.receivers, second.all_sent()) == (["a"], [])
+
+
 def test_a_message_that_is_released_during_its_write_is_deleted(tmp_path: Path) -> None:
     life = Life(tmp_path)
     commit = life.queue._spool.commit
@@ -381,6 +409,22 @@ def test_a_stop_deletes_a_message_that_was_kept_for_two_routes(tmp_path: Path) -
     assert life.queue.reclaim([]) == []
     life.die()
     assert Life(tmp_path).queue.queued == 0
+
+
+def test_a_message_that_was_on_disk_and_was_sent_is_read_until_it_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    life = Life(tmp_path, down=True)
+    messages = life.numbers(0, 1, 2)
+    life.offer(*messages)
+    life.write_all()
+    ids = [each.id for each in messages]
+    assert life.queue.sent_from_disk(ids) == []  # not sent yet
+    life.send_without_receipts(monkeypatch)
+    assert life.queue.sent_from_disk(ids[1:]) == messages[1:]
+    life.clock.advance(ms=1_001)
+    life.write()
+    assert life.queue.sent_from_disk(ids) == []
 
 
 def test_a_stop_keeps_one_record_of_a_message_that_was_kept_for_two_routes(tmp_path: Path) -> None:

@@ -145,6 +145,19 @@ def test_a_full_spool_refuses_prepended_messages(tmp_path: Path) -> None:
     spool.close()
 
 
+def test_the_receivers_are_replaced_and_are_no_message(spool: Spool) -> None:
+    assert spool.receivers() == []
+    spool.commit([(each, numbered(each)) for each in (0, 6, spool_records.SENT)])
+    for receivers in (["a" * 100, "b"], ["b"]):
+        spool.write_receivers(receivers)
+        assert spool.receivers() == receivers
+    before = spool.messages, spool.bytes
+    spool.close()
+    assert spool.open() == [1, 0, 0, 0, 0, 0, 1]
+    assert (spool.receivers(), (spool.messages, spool.bytes), spool.quarantined) == (["b"], before, 0)
+    assert numbers(spool, spool_records.SENT) == [spool_records.SENT]
+
+
 def test_messages_of_a_class_keep_their_order_over_restarts(spool: Spool) -> None:
     for start in (0, 100, 200):
         spool.commit([(rank, numbered(start + n)) for n in range(100) for rank in (5, 0)])

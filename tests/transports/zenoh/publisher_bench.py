@@ -94,6 +94,15 @@ class KeptMessages:
             del self._routes[route]
         return not self.is_busy
 
+    def sent_from_disk(self, ids: Collection[UUID]) -> list[UMessage]:
+        return []
+
+    def receivers(self) -> list[str]:
+        return []
+
+    def keep_receivers(self, receivers: Sequence[str]) -> bool:
+        return True
+
     @property
     def numbers(self) -> list[int]:
         return [int(each.payload) for kept in self._routes.values() for each in kept.values()]

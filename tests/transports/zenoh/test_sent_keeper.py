@@ -3,6 +3,7 @@
 
 from collections.abc import Collection, Hashable, Sequence
 
+from ustreamer.testing.durable_contract import RecordedSentStore
 from ustreamer.testing.messages import TOPIC, new_id
 from ustreamer.transports.zenoh.receipts.receipt_keys import receipt_id
 from ustreamer.transports.zenoh.sent_keeper import AwaitedKeeper, SentKeeper
@@ -10,10 +11,11 @@ from ustreamer.uprotocol.umessage import UMessage, publish
 from ustreamer.uprotocol.uuid import UUID
 
 
-class Store:
+class Store(RecordedSentStore):
     """A store that is busy after `free` calls. It refuses payloads from `limit` on."""
 
     def __init__(self, free: int = 100) -> None:
+        super().__init__()
         self.free = free
         self.limit = 1_000
         self.calls: list[tuple[Hashable, list[int]]] = []
@@ -27,12 +29,6 @@ class Store:
             return None
         self.calls.append((route, [int(each.payload) for each in messages]))
         return [each.id for each in messages if int(each.payload) < self.limit]
-
-    def ids(self) -> list[UUID]:
-        return []
-
-    def read(self, route: Hashable, id: UUID) -> UMessage | None:
-        return None
 
     def release(self, route: Hashable, ids: Collection[UUID] | None = None) -> bool:
         free = self._is_free()

@@ -172,6 +172,10 @@ class DurableQueue(EndpointQueue):
         """Keys of ended messages that the spool deletes, and that may still be on disk."""
         self.restored_ids: dict[str, list[UUID]] = {}
         """The ids of the messages that `restore` found, by the endpoint at which they were received."""
+        self.receivers: Sequence[str] = ()
+        """Of the sent messages, as `keep_receivers` of an earlier process kept them."""
+        self._new_receivers: Sequence[str] | None = None
+        """Those still to be written."""
         self._persisted = 0
         self._left_on_disk = 0
         self._abandoned_ns = NEVER_NS  # receive time of the oldest message that a stop abandoned
@@ -195,6 +199,7 @@ class DurableQueue(EndpointQueue):
         Raises UStatusError if the spool cannot be opened.
         """
         self._spool.open()
+        self.receivers = self._spool.receivers()
         self._move_sent_in_front()
         known: dict[tuple[str, str | None, str | None], Delivery] = {}
         for rank in (SENT, *range(CLASSES)):
@@ -356,10 +361,13 @@ class DurableQueue(EndpointQueue):
         with self._lock:
             return self._sent_records.unwritten(ids)
 
+    def _keys_sent_from_disk(self, ids: Collection[UUID]) -> list[bytes]:
+        return [key for key, (id, _) in self._unreceipted.items() if id in ids]
+
     def _records_sent_from_disk(self, ids: Collection[UUID]) -> list[tuple[int, SpoolRecord]]:
         """The records of these messages, which were on disk when they were sent, with their ranks."""
         with self._lock:
-            keys = [key for key, (id, _) in self._unreceipted.items() if id in ids]
+            keys = self._keys_sent_from_disk(ids)
         found = []
         for key in keys:
             stored = self._spool.get(key)
@@ -485,8 +493,11 @@ class DurableQueue(EndpointQueue):
         item = record.item
         if item is not None:
             return item.message
+        return self._read_message(record.key)
+
+    def _read_message(self, key: bytes) -> UMessage | None:
         try:
-            stored = self._spool.get(record.key)
+            stored = self._spool.get(key)
             if stored is None:
                 return None
             with self._decode_lock:
@@ -494,9 +505,32 @@ class DurableQueue(EndpointQueue):
         except UStatusError:  # it is closed, or another version wrote it
             return None
 
+    def sent_from_disk(self, ids: Collection[UUID]) -> list[UMessage]:
+        """As `SentStore.sent_from_disk`."""
+        keys: list[bytes] = []
+        self._change_sent(lambda: keys.extend(self._keys_sent_from_disk(ids)))
+        found: list[UMessage] = []
+        size = 0
+        for key in keys:
+            message = self._read_message(key)
+            if message is not None:
+                found.append(message)
+                size += len(message.payload)
+            if size > _BATCH_BYTES:
+                break
+        return found
+
     def release(self, route: Hashable, ids: Collection[UUID] | None = None) -> bool:
         """As `SentStore.release`."""
         return self._change_sent(lambda: self._sent_records.release(route, ids))
+
+    def keep_receivers(self, receivers: Sequence[str]) -> bool:
+        """As `SentStore.keep_receivers`."""
+
+        def change() -> None:
+            self._new_receivers = receivers
+
+        return self._change_sent(change)
 
     def safe_before_ns(self) -> int:
         """Messages received before this time were sent `DELETE_DELAY_NS` ago, or are on disk.
@@ -653,11 +687,13 @@ class DurableQueue(EndpointQueue):
     def _has_writes(self) -> bool:
         if self._unreceipted and not self._stop_writing.is_set():
             return True
-        return bool(self.write_buffer or self._deletes or self._sent_records.has_work)
+        has_receivers = self._new_receivers is not None
+        return bool(self.write_buffer or self._deletes or self._sent_records.has_work or has_receivers)
 
     def _write_once(self) -> bool:
         """Write one batch and delete ended messages, in one transaction; False if the disk refuses."""
         self._apply_limits()
+        has_receivers = self._write_receivers()
         with self._lock:
             if not self._stop_writing.is_set():  # else `reclaim` decides
                 self._delete_receipted()
@@ -705,7 +741,21 @@ class DurableQueue(EndpointQueue):
                         self._sent_requests.pop(item.message.id, None)
                 self._undeleted = len(self._deletes) + len(self._unreceipted)
             self._changed.notify_all()
-        return write_error is None
+        return write_error is None and has_receivers
+
+    def _write_receivers(self) -> bool:
+        """Write the receivers of the sent messages, if they have changed. False if the disk refuses, as its store reports."""
+        receivers = self._new_receivers
+        if receivers is None:
+            return True
+        try:
+            self._spool.write_receivers(receivers)
+        except UStatusError:
+            return False
+        with self._lock:
+            if self._new_receivers is receivers:  # no others came meanwhile
+                self._new_receivers = None
+        return True
 
     def _forget_deleted_requests(self, deletes: Collection[bytes]) -> None:
         """Forget the sent Requests whose records have left the disk. `deletes` were given to the spool."""

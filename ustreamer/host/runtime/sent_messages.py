@@ -60,11 +60,20 @@ class DurableSentStore:
     def ids(self) -> Collection[UUID]:
         return self._queue.sent_ids()
 
+    def sent_from_disk(self, ids: Collection[UUID]) -> Sequence[UMessage]:
+        return self._queue.sent_from_disk(ids)
+
     def read(self, route: Hashable, id: UUID) -> UMessage | None:
         return self._queue.read_sent(route, id)
 
     def release(self, route: Hashable, ids: Collection[UUID] | None = None) -> bool:
         return self._queue.release(route, ids)
+
+    def receivers(self) -> Sequence[str]:
+        return self._queue.receivers
+
+    def keep_receivers(self, receivers: Sequence[str]) -> bool:
+        return self._queue.keep_receivers(receivers)
 
 
 class ReceivedMessages:

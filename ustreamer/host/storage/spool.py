@@ -23,10 +23,13 @@ from ustreamer.core.storage.store_reader import RecordChunk, StoreReader, record
 from ustreamer.core.storage.store_states import StoreStates
 from ustreamer.host.storage.spool_records import (
     LAYOUT,
+    NO_MESSAGES,
+    RECEIVERS_KEY,
     SENT,
     SpoolRecord,
     SpoolSummary,
     decode_key,
+    decode_receivers,
     decode_record,
     encode_key,
     encode_value,
@@ -208,6 +211,10 @@ class Spool:
         self._write([*records, *moved], deletes)
         self._next = following
 
+    def write_receivers(self, receivers: Sequence[str]) -> None:
+        """Replace the receivers of the sent messages. Raises UStatusError as `LmdbStore.commit`."""
+        self._store.commit([(RECEIVERS_KEY, encode_value(RECEIVERS_KEY, receivers))])
+
     def delete_messages(self, keys: Iterable[bytes]) -> None:
         """Delete messages; deletions that the disk refuses are retried with the next call."""
         self._pending_deletes |= dict.fromkeys(keys)
@@ -258,10 +265,15 @@ class Spool:
         start = encode_key(rank, 0) if after is None else after + b"\0"
         for key, value in self._store.records_from(start):
             size -= len(value)
-            if key == LAYOUT_KEY or key[0] != rank or len(found) == limit or (found and size < 0):
+            if key in NO_MESSAGES or key[0] != rank or len(found) == limit or (found and size < 0):
                 break
             found.append((key, self._decode_or_lose(key, value)))
         return found
+
+    def receivers(self) -> list[str]:
+        """The receivers of the last `write_receivers`, of any process. Raises StoreDamaged, which `open` excludes."""
+        value = self._store.get(RECEIVERS_KEY)
+        return [] if value is None else decode_receivers(value)
 
     def get(self, key: bytes) -> SpoolRecord | None:
         """The message at a key, from any thread; None if it cannot be read. Waits for no commit.

@@ -5,11 +5,12 @@
              sequence, 8 bytes, big endian, which orders a class
     value    frame of version 1 (`framed_record`); its body is MessagePack
 
-The record `layout` is written at creation: a spool without it is damaged, not empty.
+Two records are no messages. `layout` is written at creation: a spool without it is damaged, not empty. `receivers` has
+the receivers of the sent messages, an array of strings of the transport. A spool without it has none.
 """
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias
 
 import msgspec
@@ -22,6 +23,9 @@ LAYOUT: Final = 1
 SENT: Final = CLASSES
 """The class of messages that were sent and may not have arrived. After a restart they precede all others."""
 RANKS: Final = CLASSES + 1
+RECEIVERS_KEY: Final = b"receivers"
+NO_MESSAGES: Final = frozenset((LAYOUT_KEY, RECEIVERS_KEY))
+"""The keys of records that are no messages."""
 _KEY: Final = struct.Struct(">BQ")
 
 
@@ -45,6 +49,7 @@ class SpoolRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 _encode_body: Final = msgspec.msgpack.Encoder().encode
 _decode_body: Final = msgspec.msgpack.Decoder(SpoolRecord).decode
+_decode_receivers: Final = msgspec.msgpack.Decoder(list[str]).decode
 
 
 def encode_key(rank: int, sequence: int) -> bytes:
@@ -60,8 +65,8 @@ def decode_key(key: bytes) -> tuple[int, int]:
     return rank, sequence
 
 
-def encode_value(key: bytes, content: SpoolRecord | int) -> bytes:
-    """The value of a message, or of the layout number for the layout record."""
+def encode_value(key: bytes, content: SpoolRecord | int | Sequence[str]) -> bytes:
+    """The value of a message, of the layout number, or of the receivers."""
     return encode_frame(key, _encode_body(content))
 
 
@@ -71,6 +76,14 @@ def decode_record(key: bytes, value: bytes) -> SpoolRecord:
         return _decode_body(frame_body(key, value))
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise StoreDamaged(f"record {key.hex()}: {error}") from error
+
+
+def decode_receivers(value: bytes) -> list[str]:
+    """The receivers of the record at `RECEIVERS_KEY`. Raises StoreDamaged."""
+    try:
+        return _decode_receivers(frame_body(RECEIVERS_KEY, value))
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise StoreDamaged(f"record {RECEIVERS_KEY!r}: {error}") from error
 
 
 RecordKey: TypeAlias = bytes  # `SpoolSummary` has a field of the name `bytes`
@@ -86,8 +99,11 @@ class SpoolSummary(msgspec.Struct):
 
 
 def is_whole(key: bytes, value: bytes) -> bool:
-    """Whether this is an undamaged message."""
+    """Whether this is an undamaged message, or the undamaged record of the receivers."""
     try:
+        if key == RECEIVERS_KEY:
+            decode_receivers(value)
+            return True
         decode_key(key)
         frame_body(key, value)
     except StoreDamaged:
@@ -102,12 +118,12 @@ def summarize(records: Iterable[tuple[bytes, bytes]]) -> SpoolSummary:
     for key, value in records:
         if key == LAYOUT_KEY:
             layout = value
-        elif is_whole(key, value):
+        elif not is_whole(key, value):
+            summary.damaged.append(key)
+        elif key not in NO_MESSAGES:
             rank, sequence = decode_key(key)
             summary.messages[rank] += 1
             summary.bytes[rank] += len(key) + len(value)
             summary.last[rank] = sequence
-        else:
-            summary.damaged.append(key)
     layout_number(layout, LAYOUT)
     return summary

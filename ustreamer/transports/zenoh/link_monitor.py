@@ -164,7 +164,7 @@ class LinkMonitor:
 
     @property
     def linkless_ns(self) -> int:
-        """How long no node was connected, in all since the first one."""
+        """How long no node was connected, in all since the start."""
         total_ns, since_ns = self._linkless
         return total_ns + (self._monotonic_ns() - since_ns if since_ns else 0)
 
@@ -185,6 +185,7 @@ class LinkMonitor:
         )
         while not events.empty():
             self._apply_event(*events.get())
+        self._update_state(self._monotonic_ns())  # without a node the time without a link begins
         self._notify_watchers()
         self._thread = Thread(target=self._run, name=f"zenoh {self._context.name} links", daemon=True)
         self._thread.start()

@@ -5,10 +5,11 @@ In: puts with their times, and the state of their publishers. Out: calls of the 
 keepers. Other threads, which hold the put lock, call `has_puts_of`, `ids_of`, `read`, `put_times` and `count_between`.
 """
 
-from collections.abc import Hashable, Iterable, KeysView, Mapping
+from collections.abc import Hashable, Iterable, KeysView, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from ustreamer.transport_port import SentStore
+from ustreamer.transports.zenoh.receipts.receipt_keys import receipt_id, uuid_of
 from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.uuid import UUID
@@ -88,6 +89,15 @@ class AwaitedKeeper:
     def requests(self) -> Mapping[bytes, UUID]:
         """The Requests in the store."""
         return self._requests
+
+    def keep_receivers(self, tokens: Sequence[str]) -> bool:
+        """Store the tokens of the receivers. False if the store is busy."""
+        return self._store.keep_receivers(tokens)
+
+    def sent_from_disk(self, ids: Iterable[bytes]) -> dict[bytes, UMessage]:
+        """Of these, the messages that were on disk before they were put, as far as they can be read now."""
+        found = self._store.sent_from_disk(frozenset(map(uuid_of, ids)))
+        return {receipt_id(each.id): each for each in found}
 
     def keep(self, puts: Mapping[bytes, Put]) -> None:
         """Store these, which are in order, and ignore those above its limits.

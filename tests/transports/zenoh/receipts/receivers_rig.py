@@ -98,22 +98,16 @@ class Network:
         self.clock.advance(ms=1_000_000)
         self.latency_ms: Callable[[], int] = lambda: 5
         self.reconnect_ms: Callable[[], int] = lambda: 5
-        context = EndpointContext("backbone", ALPHA, self.clock.clock())
-        self.links = LinkMonitor(context)
-        self.awaited = AwaitedReceipts("own", self._now_ns, window_ms * MS)
-        self.publishers = RoutePublishers(None, context, 10, self.awaited)  # type: ignore[arg-type]
-        self.losses = PossibleLosses(
-            context,
-            self.links,
-            self.publishers,
-            Lock(),
-            self._put_again,
-            lambda route: None,
-            RetransmitConfig(ms=window_ms, bytes=memory),
-            AnsweredRequests(0),
-            store,
-            self.awaited,
-        )
+        self.store = store
+        self.counted_before = 0
+        """What earlier processes of the sender counted as missing or not put again."""
+        self.left: list[UMessage] = []
+        """What an earlier process left on disk, to be sent before new messages."""
+        self._sent_from_disk: dict[bytes, tuple[int, UMessage]] = {}
+        """Of these, what was sent, with its time: its record stays until it has its receipt or is kept, 1 s at most."""
+        self._retransmit = RetransmitConfig(ms=window_ms, bytes=memory)
+        self._sender_lives = 0
+        self._create_sender()
         self.receivers = [Receiver(number) for number in range(receivers)]
         self.puts: list[Put] = []
         self.drops_receipts = False
@@ -128,7 +122,88 @@ class Network:
         self._next_tick_ns = self._next_receipts_ns = self.now_ns
         self.router: RouterNode | None = None
         self.start_router()
+        self._declare_all()
+
+    def _create_sender(self) -> None:
+        context = EndpointContext("backbone", ALPHA, self.clock.clock())
+        self.links = LinkMonitor(context)
+        self.links._update_state(self.now_ns)  # as `start` does
+        self.awaited = AwaitedReceipts("own", self._now_ns, self._retransmit.ms * MS)
+        self.publishers = RoutePublishers(None, context, 10, self.awaited)  # type: ignore[arg-type]
+        self.losses = PossibleLosses(
+            context,
+            self.links,
+            self.publishers,
+            Lock(),
+            self._put_again,
+            lambda route: None,
+            self._retransmit,
+            AnsweredRequests(0),
+            self.store,
+            self.awaited,
+        )
+
+    def _declare_all(self) -> None:
         self._publishers = [self._declare(topic) for topic in range(len(TOPICS))]
+
+    def restart_sender(self, *, is_killed: bool) -> None:
+        """Stop or kill the durable sender just after a tick, and start it. What is on its way to or from it is lost."""
+        assert self.store is not None
+        self.resume_router()
+        self.advance(TICK_MS)
+        self._tick()
+        self._drop_receipted()
+        on_disk = {
+            message.id: message
+            for message in (*self.left, *self.store.on_disk.values(), *self.store.messages())
+        }
+        if not is_killed:
+            end = self.losses.unconfirmed()
+            stored = frozenset(end.stored)
+            waiting = {each.id for each in self.left}
+            on_disk = {id: each for id, each in on_disk.items() if id in stored or id in waiting}
+            on_disk |= {each.id: each for each in end.messages}
+        self.left = sorted(on_disk.values(), key=lambda each: (each.id.msb, each.id.lsb))
+        self._sent_from_disk.clear()
+        self.counted_before += self.awaited.missing + self.losses.not_retransmitted
+        receivers, self.store = self.store.receivers(), RecordedSentStore()
+        self.store.keep_receivers(receivers)
+        self._lives += 1
+        self._sender_lives += 1
+        self._known_subscribers.clear()
+        self._create_sender()
+        if self.router is not None:
+            self._connect_sender()
+        self._declare_all()
+        for each in self.receivers:
+            each.known_tokens.clear()
+            each.known_since_ns = dict.fromkeys(each.known_since_ns, self.now_ns)
+            for topic in sorted(each.subscribed):
+                self._after_declaration(each, topic)
+
+    def _drop_receipted(self) -> None:
+        if self.store is None:
+            return
+        since_ns = self.now_ns - 1_000 * MS
+        self._sent_from_disk = {
+            id: each
+            for id, each in self._sent_from_disk.items()
+            if each[0] > since_ns and self.awaited.is_awaited(id)
+        }
+        self.store.on_disk = {each.id: each for _, each in self._sent_from_disk.values()}
+
+    def _send_left(self) -> None:
+        self._drop_receipted()
+        waiting, self.left = self.left, []
+        for each in waiting:
+            topic = TOPICS.index(each.attributes.source)
+            if self.is_open(topic):
+                self._sent_from_disk[receipt_id(each.id)] = self.now_ns, each
+                if self.store is not None:
+                    self.store.on_disk[each.id] = each
+                self._put(topic, each)
+            else:
+                self.left.append(each)
 
     def _now_ns(self) -> int:
         return self.clock.clock().monotonic_ns()
@@ -180,6 +255,7 @@ class Network:
             self.router.alive_ns = self.now_ns
         self.links._tick(self.now_ns)
         self.losses.on_tick()
+        self._send_left()
 
     # --- the router ---------------------------------------------------------------------------------------------------
 
@@ -187,6 +263,11 @@ class Network:
 
     def start_router(self) -> None:
         """The receivers connect to it later, and declare their subscribers again."""
+        self._connect_sender()
+        for each in self.receivers:
+            self._after("", self.reconnect_ms(), partial(self._connect, each))
+
+    def _connect_sender(self) -> None:
         event = SimpleNamespace(
             kind=zenoh.SampleKind.PUT,
             transport=SimpleNamespace(zid=self._NODE[0], is_multicast=False, whatami=zenoh.WhatAmI.ROUTER),
@@ -195,8 +276,6 @@ class Network:
         self.router = self.links._nodes[self._NODE] = RouterNode(self.now_ns, is_router=True)
         self.router.alive_ns = self.now_ns
         self.router.searches = 1_000_000
-        for each in self.receivers:
-            self._after("", self.reconnect_ms(), partial(self._connect, each))
 
     def freeze_router(self) -> None:
         """It reads nothing, and its kernel acknowledges."""
@@ -234,11 +313,24 @@ class Network:
     def _announce(self, receiver: Receiver, topic: int) -> None:
         receiver.subscribed.add(topic)
         receiver.subscribed_ns[topic] = self.now_ns
-        giver = receiver.giver
-        self._after("tokens", self.latency_ms(), lambda: self._learn_token(receiver, giver, topic))
-        self._after("subscribers", self.latency_ms(), lambda: self._learn_subscriber(receiver, topic))
+        self._after_declaration(receiver, topic)
         latency_ms = max(self._last_due["tokens"], self._last_due["subscribers"]) - self.now_ns
         self._send_receipt(receiver, b"", latency_ms // MS)
+
+    def _after_declaration(self, receiver: Receiver, topic: int) -> None:
+        giver = receiver.giver
+        self._tell_sender("tokens", lambda: self._learn_token(receiver, giver, topic))
+        self._tell_sender("subscribers", lambda: self._learn_subscriber(receiver, topic))
+
+    def _tell_sender(self, stream: str, event: Callable[[], None]) -> None:
+        """Call `event` later, unless another process of the sender runs then."""
+        life = self._sender_lives
+
+        def arrive() -> None:
+            if life == self._sender_lives:
+                event()
+
+        self._after(stream, self.latency_ms(), arrive)
 
     def _disconnect(self, receiver: Receiver) -> None:
         for topic in sorted(receiver.subscribed):
@@ -247,8 +339,8 @@ class Network:
     def _withdraw(self, receiver: Receiver, topic: int) -> None:
         receiver.subscribed.discard(topic)
         giver = receiver.giver
-        self._after("tokens", self.latency_ms(), lambda: self._lose_token(receiver, giver, topic))
-        self._after("subscribers", self.latency_ms(), lambda: self._lose_subscriber(receiver, topic))
+        self._tell_sender("tokens", lambda: self._lose_token(receiver, giver, topic))
+        self._tell_sender("subscribers", lambda: self._lose_subscriber(receiver, topic))
 
     def subscribe(self, receiver: Receiver, topic: int) -> None:
         receiver.wanted.add(topic)
@@ -344,6 +436,7 @@ class Network:
 
     def put(self, topic: int) -> Put:
         """Put a new message. The route is open."""
+        self._send_left()
         message = publish(new_id(), TOPICS[topic], b"")
         put = Put(self.now_ns, topic, receipt_id(message.id))
         self.puts.append(put)

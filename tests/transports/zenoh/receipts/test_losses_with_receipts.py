@@ -180,6 +180,14 @@ def test_a_stop_counts_puts_without_a_receipt_that_neither_the_memory_nor_the_st
     assert ([int(each.payload) for each in left], forgotten, stored) == ([4, 5, 6], 1, [messages[1].id])
 
 
+def test_what_was_put_from_the_disk_and_is_not_remembered_any_more_is_kept(make_bench: MakeBench) -> None:
+    puts = LossesRig(make_bench())
+    messages = [puts.put(number) for number in range(7)]
+    puts.store.on_disk = {each.id: each for each in messages[:4]}
+    puts.tick_until(lambda: len(puts.store.messages()) == 7, "the write of the overdue ones")
+    assert puts.receipts.stored_ids(puts.publisher, frozenset()) == [receipt_id(each.id) for each in messages]
+
+
 @pytest.mark.parametrize("is_undeclared", [False, True])
 def test_what_is_not_remembered_any_more_is_put_again_from_the_store(
     make_bench: MakeBench, *, is_undeclared: bool

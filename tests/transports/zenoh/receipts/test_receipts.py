@@ -305,6 +305,49 @@ def test_a_receiver_that_is_ready_lacks_at_once_what_was_put_while_it_was_away()
     assert list(awaited.lost(awaited.now_ns)) == [id_of(1)]
 
 
+def test_a_new_process_waits_for_the_receivers_of_the_last_one() -> None:
+    earlier, awaited = Awaited(), Awaited()
+    earlier.appear()
+    assert earlier.is_unstored
+    awaited.restore([*earlier.tokens(), "up-receipts/2/a key of another version"])
+    [receiver] = awaited.receivers_of(TOPIC, None)
+    awaited.put(id_of(1))
+    awaited.now_ns += WINDOW_NS - NS_PER_S
+    assert awaited.lost(awaited.now_ns) == {}
+    assert awaited.appear(instance="2") is receiver
+    awaited.on_receipt(receipt_key(GIVER._replace(instance="2")), b"")
+    assert list(awaited.lost(awaited.now_ns)) == [id_of(1)]
+    assert awaited.refused == 0
+
+
+def test_a_restored_receiver_that_does_not_return_leaves_when_the_window_ends() -> None:
+    awaited = Awaited()
+    linkless_ns = 0
+    awaited.linkless_ns = lambda: linkless_ns
+    awaited.restore([TOKEN])
+    awaited.put(id_of(1))
+    linkless_ns = 3 * WINDOW_NS
+    awaited.now_ns += 4 * WINDOW_NS
+    assert awaited.lost(awaited.now_ns) == {}
+    assert (awaited.tokens(), awaited.missing, awaited.is_unstored) == ([TOKEN], 0, False)
+    awaited.now_ns += NS_PER_S
+    assert awaited.lost(awaited.now_ns) == {}
+    assert (awaited.tokens(), awaited.missing, awaited.is_unstored) == ([], 1, True)
+
+
+def test_the_stored_tokens_are_those_that_puts_wait_for() -> None:
+    awaited = Awaited()
+    awaited.appear(instance="1")
+    awaited.appear(instance="2")
+    awaited.disappear(instance="1")
+    tokens = [token_key(GIVER._replace(instance=each), EVERY_PUBLICATION) for each in "12"]
+    assert awaited.tokens() == tokens
+    awaited.is_unstored = False
+    awaited.now_ns += NS_PER_S + 1
+    awaited.lost(awaited.now_ns)
+    assert (awaited.tokens(), awaited.is_unstored) == (tokens[1:], True)
+
+
 def test_a_receipt_counts_only_from_a_process_that_announced_it_and_only_for_its_own_puts() -> None:
     awaited = Awaited()
     awaited.appear()

@@ -199,6 +199,31 @@ class ReceiversMachine(RuleBasedStateMachine):
             self.put_all(puts[1])
         self.start(number)
 
+    @precondition(lambda self: self.network.store is not None)
+    @rule(is_killed=st.booleans())
+    def restart_the_sender(self, is_killed: bool) -> None:
+        """What is on its disk stays promised to the receivers that it knew. The rest is lost with a kill."""
+        network = self.network
+        network.restart_sender(is_killed=is_killed)
+        left = {receipt_id(each.id) for each in network.left}
+        gone = {each for each in set().union(*map(self.missing, network.receivers)) if each[0].id not in left}
+        if is_killed:
+            self.excused |= gone
+        elif not self.is_small:
+            assert gone <= self.excused | self.countable
+        for each in network.receivers:
+            self.away_ns[each] = 0
+
+    @rule(number=receivers, puts=numbers, is_killed=st.booleans(), ms=times_ms)
+    def restart_the_sender_without_a_receiver(self, number: int, puts: int, is_killed: bool, ms: int) -> None:
+        if self.network.store is None:
+            return
+        self.kill(number, (0, puts))
+        self.advance(700)
+        self.restart_the_sender(is_killed)
+        self.advance(ms)
+        self.start(number)
+
     @rule(drops=st.booleans())
     def drop_receipts(self, drops: bool) -> None:
         self.network.drops_receipts = drops
@@ -211,7 +236,8 @@ class ReceiversMachine(RuleBasedStateMachine):
         reported = frozenset[bytes]()
         if self.stops:
             end = network.losses.unconfirmed()
-            reported = frozenset(map(receipt_id, [*(each.id for each in end.messages), *end.stored]))
+            on_disk = [*(each.id for each in (*end.messages, *network.left)), *end.stored]
+            reported = frozenset(map(receipt_id, on_disk))
         else:
             self._repair()
         lost = set().union(*map(self.missing, network.receivers)) - self.excused
@@ -219,7 +245,7 @@ class ReceiversMachine(RuleBasedStateMachine):
         assert self.is_small or lost <= self.countable
         # A stop and an eviction count a put once, for all receivers.
         ids = {put.id for put, _ in lost}
-        assert len(ids) <= network.awaited.missing + network.losses.not_retransmitted
+        assert len(ids) <= network.counted_before + network.awaited.missing + network.losses.not_retransmitted
         if not self.stops:
             self._subscribe_all()
             assert network.awaited.count == 0

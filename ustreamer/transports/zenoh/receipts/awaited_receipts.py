@@ -13,7 +13,8 @@ receiver. A put waits for the receipt of each receiver whose filters match it. I
   receipt itself can be lost. The receipt of the probe then shows whether older puts are lost.
 
 A receiver that is away keeps its puts for the retransmit window. Then they count as missing, and new puts no longer wait
-for it. The time without a link does not count: then all receivers are away.
+for it. The time without a link does not count: then all receivers are away. With a store a new process knows the
+receivers of the last one: they are away until their tokens come.
 
 Puts, receipts and tokens come on different threads. `AwaitedPuts` are thread-safe, a change of `_retransmissions` is one
 operation of a dict, and `_lock` protects the rest. Only the monitor thread changes `missing`.
@@ -40,6 +41,7 @@ from ustreamer.transports.zenoh.receipts.receipt_keys import (
     parse_receipt_key,
     parse_token_key,
     split_receipt,
+    token_key,
 )
 from ustreamer.transports.zenoh.subscriber import ListenerFilters
 from ustreamer.uprotocol.ustatus import UStatusError
@@ -154,6 +156,8 @@ class AwaitedReceipts:
         self.refused = 0
         self.changed = False
         """Whether the receivers of publishers must be determined again."""
+        self.is_unstored = False
+        """Whether `tokens` has changed, and a store must have it."""
         self.on_changed: Callable[[], None] = lambda: None
         """Called when `changed` was set, on a thread of Zenoh."""
         self.linkless_ns: Callable[[], int] = lambda: 0
@@ -197,6 +201,31 @@ class AwaitedReceipts:
         for each in subscribers:
             each.undeclare()  # type: ignore[no-untyped-call]
 
+    def tokens(self) -> list[str]:
+        """The keys of the tokens of all receivers that are waited for: `restore` of a new process takes them."""
+        with self._lock:
+            return [
+                token_key(ReceiptGiverId(*name, instance), filters)
+                for name, receiver in self._receivers.items()
+                if not receiver.has_left
+                for instance, filters in receiver.last_tokens
+            ]
+
+    def restore(self, tokens: Iterable[str]) -> None:
+        """Know these receivers of an earlier process, which are away. Call before `start`.
+
+        Keys of another version are ignored.
+        """
+        now_ns = self._monotonic_ns()
+        for key in tokens:
+            try:
+                giver, filters = parse_token_key(key)
+            except UStatusError:
+                continue
+            receiver = self._receivers.setdefault((giver.authority, giver.endpoint), Receiver(now_ns))
+            receiver.last_tokens[giver.instance, filters] = receiver.gone_ns = now_ns
+            receiver.linkless_ns = self.linkless_ns()
+
     # --- on threads of Zenoh ------------------------------------------------------------------------------------------
 
     def on_token(self, key: str, *, is_present: bool) -> None:
@@ -239,7 +268,7 @@ class AwaitedReceipts:
             if not receiver.tokens:
                 receiver.gone_ns, receiver.linkless_ns = now_ns, self.linkless_ns()
         receiver.changed_ns = now_ns
-        self.changed = True
+        self.changed = self.is_unstored = True
         return True
 
     def on_receipt(self, key: str, payload: bytes) -> None:
@@ -403,11 +432,11 @@ class AwaitedReceipts:
         self.forget(ids)
 
     def before(self, ids: Mapping[bytes, int]) -> set[bytes]:
-        """The puts that are not blocked, and older than one of `ids` (with their times) for the same receiver."""
+        """The puts that are not blocked, and not newer than one of `ids` (with their times) for the same receiver."""
         found = set[bytes]()
         for each in self._puts():
             newest_ns = max((put_ns for id, put_ns in ids.items() if id in each), default=0)
-            found.update(each.before(newest_ns))
+            found.update(each.before(newest_ns + 1))  # the puts of a batch have one time
         return found
 
     def _update_receivers(self, now_ns: int) -> None:
@@ -421,12 +450,13 @@ class AwaitedReceipts:
             is_gone = not receiver.tokens and away_ns > self._window_ns
             with self._lock:
                 if now_ns - receiver.changed_ns > _LOST_NS and (receiver.tokens or is_gone):
-                    self.changed |= len(receiver.tokens) != len(receiver.last_tokens)
+                    if len(receiver.tokens) != len(receiver.last_tokens):
+                        self.changed = self.is_unstored = True
                     receiver.last_tokens = dict(receiver.tokens)
                 receiver.has_left = is_gone and not receiver.tokens
                 if receiver.has_left and not receiver.puts.has_blocked:
                     del self._receivers[name]
-                    self.changed = True
+                    self.changed = self.is_unstored = True
             if receiver.has_left:
                 self._miss(receiver, list(receiver.puts.before(NEVER_NS)))
                 if receiver.puts.has_blocked:
@@ -437,7 +467,7 @@ class AwaitedReceipts:
                 if receiver.gone_ns != gone_ns:
                     continue  # it is back
                 del self._receivers[name]
-                self.changed = True
+                self.changed = self.is_unstored = True
             self._miss(receiver, list(receiver.puts.all_before(NEVER_NS, frozenset())))
 
     def _miss(self, receiver: Receiver, ids: Sequence[bytes]) -> None:

@@ -50,6 +50,8 @@ class MissingReceipts(NoReceipts):
         self._remembered_since = remembered_since
         self._put_again = put_again
         self._answered_requests = answered_requests
+        if store is not None:
+            awaited.restore(store.receivers())
 
     # --- periodically -------------------------------------------------------------------------------------------------
 
@@ -59,14 +61,18 @@ class MissingReceipts(NoReceipts):
         return self.awaited.oldest_kept_ns
 
     def keep_overdue(self) -> None:
-        """Store the puts whose receipt is overdue, and release those that have one. Waits for no put."""
+        """Store the receivers, and the puts whose receipt is overdue, and release those that have one. Waits for no put."""
         keeper = self.keeper
         if keeper is None:
             return
+        if self.awaited.is_unstored:
+            self.awaited.is_unstored = False
+            self.awaited.is_unstored |= not keeper.keep_receivers(self.awaited.tokens())
         now_ns = self._monotonic_ns()
         overdue = self.awaited.overdue(now_ns, keeper.known)
         if overdue:
-            found = self._remembered_of(overdue)
+            remembered = self._remembered_of(overdue)
+            found = self._evicted_of(overdue, remembered.keys()) | remembered
             answered = {id for id, each in found.items() if self._answered_requests.has(each[2])}
             keeper.keep({id: each for id, each in found.items() if id not in answered})
             # A put in progress is remembered later.
@@ -143,6 +149,13 @@ class MissingReceipts(NoReceipts):
         self._put_again(put_ns, message)
         if not self.awaited.is_awaited(id):
             self.awaited.forget([id])
+
+    def _evicted_of(self, ids: Mapping[bytes, int], remembered: AbstractSet[bytes]) -> dict[bytes, Put]:
+        """Of these, with the times of their puts, those that only the disk has, as it had them before."""
+        evicted = ids.keys() - remembered
+        found = self.keeper.sent_from_disk(evicted) if self.keeper is not None and evicted else {}
+        publisher_of = self._publishers.find
+        return {id: (publisher_of(route_of(each.attributes)), ids[id], each) for id, each in found.items()}
 
     def _remembered_of(self, ids: Mapping[bytes, int]) -> dict[bytes, Put]:
         """The remembered puts with these ids, in order. `ids` are in the form of receipts, with the times of the puts."""
