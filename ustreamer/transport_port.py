@@ -326,7 +326,7 @@ class SentStore(Protocol):
     def keep_receivers(self, receivers: Sequence[str]) -> bool:
         """Keep these instead of the earlier ones: the receivers that must confirm messages, each in a form of the transport.
 
-        They survive a kill some ms later. False: the store is busy, as in `keep`.
+        They survive a kill a commit later. False: the store is busy, as in `keep`.
         """
         ...
 

@@ -18,7 +18,7 @@ from tests.simulation.world import FLOWS, SHARED, World, wire_id
 from tests.simulation.zenoh_network import SimApp, SimNetwork
 from ustreamer.core.routing.usubscription_codec import CHANGE_RESOURCE, USUBSCRIPTION
 from ustreamer.host.storage.dead_letter_store import DIRECTORY, StoredDeadLetter, decode_letter
-from ustreamer.host.storage.spool_records import NO_MESSAGES, decode_record
+from ustreamer.host.storage.spool_records import METADATA_KEYS, decode_record
 from ustreamer.uprotocol.ustatus import UCode
 from ustreamer.uprotocol.wire import decode
 
@@ -125,7 +125,7 @@ class Oracle:
             decode_record(key, value)
             for name in (INSIDE, OUTSIDE)
             for key, value in self._host.disk.stores.get(str(STATE_DIR / "spool" / name), {}).items()
-            if key not in NO_MESSAGES
+            if key not in METADATA_KEYS
         )
         return {wire_id(decode(each.attributes)[0]) for each in stored}
 

@@ -241,7 +241,7 @@ def test_above_new_limits_of_bytes_each_message_makes_room_for_itself_only(deliv
     assert queue.bytes == 3 * OVERHEAD_BYTES + 400
 
 
-def test_restored_messages_above_the_limits_stay(delivery: Delivery) -> None:
+def test_above_the_limits_restored_messages_make_room_for_one_message_only(delivery: Delivery) -> None:
     queue = EgressQueue(bounded(messages=2))
     for number in range(5):
         queue.restore(QueuedMessage(delivery, message(0, number), 0, OVERHEAD_BYTES))
@@ -338,9 +338,9 @@ def test_every_message_is_in_one_place_and_order_holds(
             assert queue.messages <= max(messages, before)
             assert queue.bytes <= max(size, bytes_before)
             if displaced and displaced[0].message is not newcomer:
-                kept = max(messages, before) - queue.messages
-                room = max(size, bytes_before) - queue.bytes
-                assert not kept or room < displaced[-1].size
+                free_messages = max(messages, before) - queue.messages
+                free_bytes = max(size, bytes_before) - queue.bytes
+                assert not free_messages or free_bytes < displaced[-1].size
         elif step == "take":
             in_air += queue.pop_batch(count_or_rank)
         else:

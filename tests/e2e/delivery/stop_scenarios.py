@@ -22,7 +22,7 @@ from tests.e2e.rigs.streamer import START_S, VERDICTS, StreamerProcess, statisti
 from tests.e2e.rigs.vehicle import SPEED, free_ports
 from ustreamer.core.storage.store_reader import StoreReader
 from ustreamer.host.storage.dead_letter_store import DIRECTORY, read_letters
-from ustreamer.host.storage.spool_records import NO_MESSAGES, decode_record
+from ustreamer.host.storage.spool_records import METADATA_KEYS, decode_record
 from ustreamer.host.storage.stored_messages import SPOOL
 
 HANGS_S: Final = {"hang": (6.0, 9.0, 12.0), "resume": (8.4, 8.8, 9.2, 9.4)}
@@ -222,9 +222,9 @@ class StopScenario:
         self.router.kill()
         return self.subscriber.received, self._received_later()
 
-    def restart(self, *, in_order: bool = False) -> None:
-        """SIGKILL for the router, and for the streamer or SIGTERM `in_order`, and a new start of both."""
-        if in_order:
+    def restart(self, *, with_sigterm: bool = False) -> None:
+        """SIGKILL for the router, and for the streamer or SIGTERM `with_sigterm`, and a new start of both."""
+        if with_sigterm:
             self._streamer.send_sigterm()
             assert self._streamer.wait_exit() == 0, self._streamer.output
         else:
@@ -249,7 +249,7 @@ class StopScenario:
 def events_on_disk(state_dir: Path, endpoint: str) -> set[int]:
     """The numbers of the events in the spool of an endpoint."""
     with StoreReader("snapshot", state_dir / SPOOL / endpoint) as reader:  # a process of its own
-        records = [decode_record(*each) for each in reader.records() if each[0] not in NO_MESSAGES]
+        records = [decode_record(*each) for each in reader.records() if each[0] not in METADATA_KEYS]
     return {int(each.payload) for each in records if each.payload.strip().isdigit()}
 
 

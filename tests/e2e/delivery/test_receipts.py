@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A sending and one or two receiving streamers with receipts, all durable. In an outage, processes are killed.
+"""A sending and one or two receiving streamers with receipts, all durable. Processes are killed, some in an outage.
 
-Without receipts, what the router and the receiving streamer had taken is lost with them. The application of the
-receiving streamer must receive each message once. With two of them it must do so at both.
+Without receipts, what the router and a receiving streamer had taken is lost with them. Each application must receive
+each message once.
 """
 
 import os
@@ -148,7 +148,9 @@ class ReceiptScenario(StopScenario):
         self.send(HZ, 1.0)
         self.wait_accepted()
         self.wait_on_disk(range(before, self.sent))
-        Event().wait(max(0.0, ended + 1.5 - time.monotonic()))  # the bound of docs/delivery.md is a time
+        Event().wait(
+            max(0.0, ended + 1.5 - time.monotonic())
+        )  # the bound of docs/delivery/durable.md is a time
         self._streamer.kill()
         self._receiver.kill()
         rng = Random(seed)
@@ -204,7 +206,7 @@ class TwoReceiversScenario(ReceiptScenario):
             assert time.monotonic() < until, statistics(self._state)
             self.send(HZ, 0.1)
 
-    def restart_without_the_second(self, *, in_order: bool) -> None:
+    def restart_without_the_second(self, *, with_sigterm: bool) -> None:
         """Send while the second receiver is killed, restart the sender, and let the first one give all receipts.
 
         Then start the second receiver.
@@ -214,7 +216,7 @@ class TwoReceiversScenario(ReceiptScenario):
         self.send(HZ, 1.0)
         self.wait_accepted()
         self.wait_on_disk(range(before, self.sent))
-        self.restart(in_order=in_order)
+        self.restart(with_sigterm=with_sigterm)
         self.app.wait_received(self.sent - 1)
         until = time.monotonic() + START_S
         while self._receipts() < self.sent - before:
@@ -295,19 +297,19 @@ def test_a_stop_keeps_what_exceeds_the_memory_for_retransmissions_on_disk(tmp_pa
         scene.send(2 * HZ, 2.0, 1_400)  # 1.1 MB
         scene.wait_accepted()
         scene.wait_on_disk(range(before, scene.sent))
-        scene.restart(in_order=True)
+        scene.restart(with_sigterm=True)
         scene.thaw_receiver()
         scene.check_received_once()
 
 
-@pytest.mark.parametrize("in_order", [True, False])
+@pytest.mark.parametrize("with_sigterm", [True, False])
 def test_a_receiver_that_is_back_after_a_new_start_of_the_sender_lacks_and_doubles_nothing(
-    tmp_path: Path, *, in_order: bool
+    tmp_path: Path, *, with_sigterm: bool
 ) -> None:
     """The first receiver opens the route, and its receipts come before the second one is back."""
     with ExitStack() as stack:
         scene = TwoReceiversScenario(tmp_path / "receipts", stack)
-        scene.restart_without_the_second(in_order=in_order)
+        scene.restart_without_the_second(with_sigterm=with_sigterm)
         scene.check_received_once()
 
 

@@ -401,7 +401,7 @@ def test_other_limits_hold_from_the_next_message_on(start: MakeDurableQueueRig) 
     assert second.sent == [0, 1, 2, 3]
 
 
-def test_a_start_above_the_limits_keeps_what_is_on_disk(start: MakeDurableQueueRig) -> None:
+def test_a_start_above_the_limits_evicts_one_message_for_each_new_one(start: MakeDurableQueueRig) -> None:
     """A stop can leave more messages than `spool_messages`: waiting ones, and sent ones that may not have arrived."""
     life = start(down(), with_limits(spool_messages=6))
     life.offer(*life.numbers(*range(6)))

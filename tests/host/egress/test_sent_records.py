@@ -203,7 +203,7 @@ def test_a_refusing_disk_is_tried_again(tmp_path: Path) -> None:
 
 def test_the_receivers_survive_a_kill(tmp_path: Path) -> None:
     life = Life(tmp_path)
-    assert life.queue.receivers == []
+    assert life.queue.restored_receivers == []
     assert life.queue.keep_receivers(["a"])
     life.write()
     assert life.queue.keep_receivers(["b", "c"])
@@ -213,7 +213,7 @@ def test_the_receivers_survive_a_kill(tmp_path: Path) -> None:
     life.write()
     life.die()
     second = Life(tmp_path)
-    assert (second.queue.receivers, second.all_sent()) == (["b", "c"], [0])
+    assert (second.queue.restored_receivers, second.all_sent()) == (["b", "c"], [0])
 
 
 def test_a_full_disk_refuses_the_receivers_and_loses_no_deletion(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_a_full_disk_refuses_the_receivers_and_loses_no_deletion(tmp_path: Path)
     assert life.write()
     life.die()
     second = Life(tmp_path)
-    assert (second.queue.receivers, second.all_sent()) == (["a"], [])
+    assert (second.queue.restored_receivers, second.all_sent()) == (["a"], [])
 
 
 def test_a_message_that_is_released_during_its_write_is_deleted(tmp_path: Path) -> None:

@@ -158,6 +158,24 @@ def test_the_receivers_are_replaced_and_are_no_message(spool: Spool) -> None:
     assert numbers(spool, spool_records.SENT) == [spool_records.SENT]
 
 
+def test_damaged_receivers_cost_no_message(spool: Spool) -> None:
+    spool.commit([(0, numbered(0))])
+    spool.write_receivers(["a"])
+    spool.close()
+    damage_record(spool, spool_records.RECEIVERS_KEY, b"damaged")
+    assert spool.open()[0] == 1
+    assert (spool.receivers(), spool.quarantined, spool.lost) == ([], 1, 0)
+
+
+def test_a_quarantined_spool_keeps_the_receivers(spool: Spool) -> None:
+    spool.commit([(0, numbered(0))])
+    spool.write_receivers(["a"])
+    spool.close()
+    damage_record(spool, encode_key(0, 1), b"damaged")
+    assert spool.open()[0] == 0
+    assert (spool.receivers(), spool.quarantined, spool.lost) == (["a"], 1, 1)
+
+
 def test_messages_of_a_class_keep_their_order_over_restarts(spool: Spool) -> None:
     for start in (0, 100, 200):
         spool.commit([(rank, numbered(start + n)) for n in range(100) for rank in (5, 0)])
@@ -472,6 +490,11 @@ def test_a_message_is_read_by_key_from_any_thread_during_writes(spool: Spool) ->
         read = other.submit(lambda: [number_of(spool.get(key)) for key in keys * 10])
         add(spool, *range(100, 200))
         assert read.result() == [*range(100)] * 10
+
+
+def test_a_missing_key_that_may_be_deleted_is_no_loss(spool: Spool) -> None:
+    assert spool.get(encode_key(1, 1), may_be_deleted=True) is None
+    assert spool.lost == 0
 
 
 def test_a_missing_key_counts_as_a_lost_message(spool: Spool) -> None:

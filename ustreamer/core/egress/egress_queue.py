@@ -65,10 +65,10 @@ class EgressQueue:
 
         If the bounds of the subscriber or the endpoint are exceeded, the newest messages of the lowest classes below
         that of `message` are evicted, from that subscriber or from all. In each class unsendable messages are
-        first. Those of the class of `message` can be evicted too, unless `message` is unsendable itself. If even that is
+        first. Unsendable messages of the class of `message` can be evicted too, if `message` is sendable. If even that is
         not enough, nothing is evicted and only `message` is returned.
 
-        A queue that is above its bounds, as after a new start or with new limits, makes room for `message` only.
+        An excess over the bounds stays, as after a restart or with new limits: `message` gets room, and no more.
         """
         tried_ns = now_ns if attempts else 0
         size = len(message.payload) + OVERHEAD_BYTES
@@ -114,9 +114,9 @@ class EgressQueue:
     # --- eviction -----------------------------------------------------------------------------------------------------
 
     def _fits(self, size: int, messages: int = 0) -> bool:
-        """True if a message that adds `size` bytes fits the endpoint's bounds, with `messages` more or less in the queue.
+        """True if one more message fits the endpoint's bounds after the queue has changed by `size` and `messages`.
 
-        `size` and `messages` are without those that will be evicted, and without an excess over the bounds.
+        `size` has the bytes of that message. Evictions and an excess over the bounds are subtracted from both.
         """
         limits = self._limits
         return self.messages + messages < limits.queue_messages and self.bytes + size <= limits.queue_bytes

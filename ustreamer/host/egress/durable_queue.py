@@ -13,7 +13,8 @@ because the queue class is the same. The spool has no subscriber queues: a recor
 subscriber's limits apply in the queue.
 
 A transport that cannot know yet whether a sent message arrived keeps it here too (`keep`), until it knows
-(`sent_records`). After a restart these messages are sent again before all others.
+(`sent_records`), and the receivers that must confirm it (`keep_receivers`). After a restart these messages are sent
+again before all others.
 
 A kill loses the messages accepted in the last `LINGER_S` and two commits. It duplicates at most `MAX_DUPLICATES`
 messages, with the same ids: those sent but not yet deleted. Those that the transport kept can come twice too.
@@ -172,10 +173,10 @@ class DurableQueue(EndpointQueue):
         """Keys of ended messages that the spool deletes, and that may still be on disk."""
         self.restored_ids: dict[str, list[UUID]] = {}
         """The ids of the messages that `restore` found, by the endpoint at which they were received."""
-        self.receivers: Sequence[str] = ()
-        """Of the sent messages, as `keep_receivers` of an earlier process kept them."""
+        self.restored_receivers: Sequence[str] = ()
+        """The receivers that an earlier process gave to `keep_receivers`."""
         self._new_receivers: Sequence[str] | None = None
-        """Those still to be written."""
+        """The receivers that are still to be written."""
         self._persisted = 0
         self._left_on_disk = 0
         self._abandoned_ns = NEVER_NS  # receive time of the oldest message that a stop abandoned
@@ -199,7 +200,7 @@ class DurableQueue(EndpointQueue):
         Raises UStatusError if the spool cannot be opened.
         """
         self._spool.open()
-        self.receivers = self._spool.receivers()
+        self.restored_receivers = self._spool.receivers()
         self._move_sent_in_front()
         known: dict[tuple[str, str | None, str | None], Delivery] = {}
         for rank in (SENT, *range(CLASSES)):
@@ -497,7 +498,7 @@ class DurableQueue(EndpointQueue):
 
     def _read_message(self, key: bytes) -> UMessage | None:
         try:
-            stored = self._spool.get(key)
+            stored = self._spool.get(key, may_be_deleted=True)  # its receipt may have come just now
             if stored is None:
                 return None
             with self._decode_lock:
@@ -687,13 +688,14 @@ class DurableQueue(EndpointQueue):
     def _has_writes(self) -> bool:
         if self._unreceipted and not self._stop_writing.is_set():
             return True
-        has_receivers = self._new_receivers is not None
-        return bool(self.write_buffer or self._deletes or self._sent_records.has_work or has_receivers)
+        if self._new_receivers is not None:
+            return True
+        return bool(self.write_buffer or self._deletes or self._sent_records.has_work)
 
     def _write_once(self) -> bool:
-        """Write one batch and delete ended messages, in one transaction; False if the disk refuses."""
+        """Write the receivers, then one batch and the deletions in one transaction; False if the disk refuses."""
         self._apply_limits()
-        has_receivers = self._write_receivers()
+        are_receivers_written = self._write_receivers()
         with self._lock:
             if not self._stop_writing.is_set():  # else `reclaim` decides
                 self._delete_receipted()
@@ -741,7 +743,7 @@ class DurableQueue(EndpointQueue):
                         self._sent_requests.pop(item.message.id, None)
                 self._undeleted = len(self._deletes) + len(self._unreceipted)
             self._changed.notify_all()
-        return write_error is None and has_receivers
+        return write_error is None and are_receivers_written
 
     def _write_receivers(self) -> bool:
         """Write the receivers of the sent messages, if they have changed. False if the disk refuses, as its store reports."""

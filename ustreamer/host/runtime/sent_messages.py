@@ -70,7 +70,7 @@ class DurableSentStore:
         return self._queue.release(route, ids)
 
     def receivers(self) -> Sequence[str]:
-        return self._queue.receivers
+        return self._queue.restored_receivers
 
     def keep_receivers(self, receivers: Sequence[str]) -> bool:
         return self._queue.keep_receivers(receivers)

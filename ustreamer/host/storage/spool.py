@@ -23,7 +23,6 @@ from ustreamer.core.storage.store_reader import RecordChunk, StoreReader, record
 from ustreamer.core.storage.store_states import StoreStates
 from ustreamer.host.storage.spool_records import (
     LAYOUT,
-    NO_MESSAGES,
     RECEIVERS_KEY,
     SENT,
     SpoolRecord,
@@ -128,7 +127,8 @@ class Spool:
         self._next = [last + 1 for last in found.last]
         self.messages, self.bytes = sum(found.messages), sum(found.bytes)
         if self._layout.damaged and self._store.quarantine:
-            self._report_lost(len(self._layout.damaged), self._store.quarantine.reason)
+            messages = sum(each != RECEIVERS_KEY for each in self._layout.damaged)
+            self._report_lost(messages, self._store.quarantine.reason)
         return found.messages[:SENT]
 
     def close(self, *, orderly: bool = True) -> None:
@@ -265,7 +265,7 @@ class Spool:
         start = encode_key(rank, 0) if after is None else after + b"\0"
         for key, value in self._store.records_from(start):
             size -= len(value)
-            if key in NO_MESSAGES or key[0] != rank or len(found) == limit or (found and size < 0):
+            if key[0] != rank or len(found) == limit or (found and size < 0):
                 break
             found.append((key, self._decode_or_lose(key, value)))
         return found
@@ -275,16 +275,20 @@ class Spool:
         value = self._store.get(RECEIVERS_KEY)
         return [] if value is None else decode_receivers(value)
 
-    def get(self, key: bytes) -> SpoolRecord | None:
+    def get(self, key: bytes, *, may_be_deleted: bool = False) -> SpoolRecord | None:
         """The message at a key, from any thread; None if it cannot be read. Waits for no commit.
 
-        Raises UStatusError(UNAVAILABLE) for a closed spool.
+        Such a message is counted and logged as lost, but not a missing one that `may_be_deleted`. Raises
+        UStatusError(UNAVAILABLE) for a closed spool.
         """
         reason = f"record {key.hex()}: is missing"
         try:
             value = self._store.get(key)
         except StoreDamaged as error:
             value, reason = None, error.message
+        else:
+            if value is None and may_be_deleted:
+                return None
         if value is None:
             self._report_lost(1, reason)
             return None

@@ -24,7 +24,7 @@ SENT: Final = CLASSES
 """The class of messages that were sent and may not have arrived. After a restart they precede all others."""
 RANKS: Final = CLASSES + 1
 RECEIVERS_KEY: Final = b"receivers"
-NO_MESSAGES: Final = frozenset((LAYOUT_KEY, RECEIVERS_KEY))
+METADATA_KEYS: Final = frozenset((LAYOUT_KEY, RECEIVERS_KEY))
 """The keys of records that are no messages."""
 _KEY: Final = struct.Struct(">BQ")
 
@@ -112,7 +112,7 @@ def is_whole(key: bytes, value: bytes) -> bool:
 
 
 def summarize(records: Iterable[tuple[bytes, bytes]]) -> SpoolSummary:
-    """Count all records of a spool. Raises StoreDamaged and StoreTooNew as `layout_number`."""
+    """Count the messages of a spool, and list its damaged records. Raises StoreDamaged and StoreTooNew as `layout_number`."""
     summary = SpoolSummary()
     layout = None
     for key, value in records:
@@ -120,7 +120,7 @@ def summarize(records: Iterable[tuple[bytes, bytes]]) -> SpoolSummary:
             layout = value
         elif not is_whole(key, value):
             summary.damaged.append(key)
-        elif key not in NO_MESSAGES:
+        elif key not in METADATA_KEYS:
             rank, sequence = decode_key(key)
             summary.messages[rank] += 1
             summary.bytes[rank] += len(key) + len(value)

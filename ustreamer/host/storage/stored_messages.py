@@ -9,7 +9,7 @@ from ustreamer.core.storage.reader_table import DATA_FILE
 from ustreamer.core.storage.store_reader import StoreReader
 from ustreamer.hooks import StoredMessage, StoredMessages
 from ustreamer.host.storage import dead_letter_store
-from ustreamer.host.storage.spool_records import NO_MESSAGES, decode_record
+from ustreamer.host.storage.spool_records import METADATA_KEYS, decode_record
 from ustreamer.uprotocol.wire import decode
 
 SPOOL: Final = "spool"
@@ -31,7 +31,7 @@ def read_stored_messages(state_dir: Path) -> StoredMessages:
 def _spooled(path: Path) -> Iterator[StoredMessage]:
     with StoreReader("snapshot", path) as reader:
         for key, value in reader.records():
-            if key not in NO_MESSAGES:
+            if key not in METADATA_KEYS:
                 record = decode_record(key, value)
                 yield StoredMessage(*decode(record.attributes), path.name, record.subscriber)
 

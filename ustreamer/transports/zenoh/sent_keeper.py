@@ -16,7 +16,7 @@ from ustreamer.uprotocol.uuid import UUID
 
 _ROUTE: Final = "receipts"
 Put = tuple[Hashable, int, UMessage]
-"""The publisher, the time of the put, and the message."""
+"""The publisher, None if it was undeclared, the time of the put, and the message."""
 
 
 class _KeptPut(NamedTuple):

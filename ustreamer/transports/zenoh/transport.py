@@ -319,7 +319,7 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
         sender = self._sender
         if sender is None or self._closed:
             message.check(strict=False)
-            raise UStatusError(UCode.UNAVAILABLE, f"{self!r} is not open")
+            raise UStatusError(UCode.UNAVAILABLE, f"endpoint {self._context.name!r} is not open")
         sender.send(message)
 
     def transmitter(self, subscriber: UUri | None) -> SendOne:

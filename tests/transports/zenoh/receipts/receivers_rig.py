@@ -101,12 +101,12 @@ class Network:
         self.store = store
         self.counted_before = 0
         """What earlier processes of the sender counted as missing or not put again."""
-        self.left: list[UMessage] = []
+        self.unsent: list[UMessage] = []
         """What an earlier process left on disk, to be sent before new messages."""
         self._sent_from_disk: dict[bytes, tuple[int, UMessage]] = {}
-        """Of these, what was sent, with its time: its record stays until it has its receipt or is kept, 1 s at most."""
+        """Of these, what was sent, with its time: its record stays until the receipt, 1 s at most."""
         self._retransmit = RetransmitConfig(ms=window_ms, bytes=memory)
-        self._sender_lives = 0
+        self._sender_processes = 0
         self._create_sender()
         self.receivers = [Receiver(number) for number in range(receivers)]
         self.puts: list[Put] = []
@@ -115,8 +115,8 @@ class Network:
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._order = count()
         self._last_due: dict[str, int] = {}
-        self._lives = 0
-        """Messages on their way belong to a life of the router."""
+        self._connections = 0
+        """The number of connections of the sender to a router. What is on its way belongs to one."""
         self._waiting: list[Callable[[], None]] = []
         """The messages and receipts that arrived at a frozen router."""
         self._next_tick_ns = self._next_receipts_ns = self.now_ns
@@ -147,29 +147,32 @@ class Network:
         self._publishers = [self._declare(topic) for topic in range(len(TOPICS))]
 
     def restart_sender(self, *, is_killed: bool) -> None:
-        """Stop or kill the durable sender just after a tick, and start it. What is on its way to or from it is lost."""
+        """Stop or kill the durable sender, and start it. What is on its way to or from it is lost.
+
+        The router is not frozen then, and a tick has just written what has changed.
+        """
         assert self.store is not None
         self.resume_router()
         self.advance(TICK_MS)
         self._tick()
-        self._drop_receipted()
+        self._expire_sent_from_disk()
         on_disk = {
             message.id: message
-            for message in (*self.left, *self.store.on_disk.values(), *self.store.messages())
+            for message in (*self.unsent, *self.store.on_disk.values(), *self.store.messages())
         }
         if not is_killed:
             end = self.losses.unconfirmed()
             stored = frozenset(end.stored)
-            waiting = {each.id for each in self.left}
+            waiting = {each.id for each in self.unsent}
             on_disk = {id: each for id, each in on_disk.items() if id in stored or id in waiting}
             on_disk |= {each.id: each for each in end.messages}
-        self.left = sorted(on_disk.values(), key=lambda each: (each.id.msb, each.id.lsb))
+        self.unsent = sorted(on_disk.values(), key=lambda each: (each.id.msb, each.id.lsb))
         self._sent_from_disk.clear()
         self.counted_before += self.awaited.missing + self.losses.not_retransmitted
         receivers, self.store = self.store.receivers(), RecordedSentStore()
         self.store.keep_receivers(receivers)
-        self._lives += 1
-        self._sender_lives += 1
+        self._connections += 1
+        self._sender_processes += 1
         self._known_subscribers.clear()
         self._create_sender()
         if self.router is not None:
@@ -179,9 +182,9 @@ class Network:
             each.known_tokens.clear()
             each.known_since_ns = dict.fromkeys(each.known_since_ns, self.now_ns)
             for topic in sorted(each.subscribed):
-                self._after_declaration(each, topic)
+                self._send_declaration(each, topic)
 
-    def _drop_receipted(self) -> None:
+    def _expire_sent_from_disk(self) -> None:
         if self.store is None:
             return
         since_ns = self.now_ns - 1_000 * MS
@@ -192,9 +195,9 @@ class Network:
         }
         self.store.on_disk = {each.id: each for _, each in self._sent_from_disk.values()}
 
-    def _send_left(self) -> None:
-        self._drop_receipted()
-        waiting, self.left = self.left, []
+    def _send_unsent(self) -> None:
+        self._expire_sent_from_disk()
+        waiting, self.unsent = self.unsent, []
         for each in waiting:
             topic = TOPICS.index(each.attributes.source)
             if self.is_open(topic):
@@ -203,7 +206,7 @@ class Network:
                     self.store.on_disk[each.id] = each
                 self._put(topic, each)
             else:
-                self.left.append(each)
+                self.unsent.append(each)
 
     def _now_ns(self) -> int:
         return self.clock.clock().monotonic_ns()
@@ -255,7 +258,7 @@ class Network:
             self.router.alive_ns = self.now_ns
         self.links._tick(self.now_ns)
         self.losses.on_tick()
-        self._send_left()
+        self._send_unsent()
 
     # --- the router ---------------------------------------------------------------------------------------------------
 
@@ -296,7 +299,7 @@ class Network:
         if self.router is None:
             return
         self.router = None
-        self._lives += 1
+        self._connections += 1
         self._waiting.clear()
         self.links._remove_node(self._NODE, self.now_ns)
         for each in self.receivers:
@@ -313,21 +316,21 @@ class Network:
     def _announce(self, receiver: Receiver, topic: int) -> None:
         receiver.subscribed.add(topic)
         receiver.subscribed_ns[topic] = self.now_ns
-        self._after_declaration(receiver, topic)
+        self._send_declaration(receiver, topic)
         latency_ms = max(self._last_due["tokens"], self._last_due["subscribers"]) - self.now_ns
         self._send_receipt(receiver, b"", latency_ms // MS)
 
-    def _after_declaration(self, receiver: Receiver, topic: int) -> None:
+    def _send_declaration(self, receiver: Receiver, topic: int) -> None:
         giver = receiver.giver
-        self._tell_sender("tokens", lambda: self._learn_token(receiver, giver, topic))
-        self._tell_sender("subscribers", lambda: self._learn_subscriber(receiver, topic))
+        self._deliver_to_sender("tokens", lambda: self._learn_token(receiver, giver, topic))
+        self._deliver_to_sender("subscribers", lambda: self._learn_subscriber(receiver, topic))
 
-    def _tell_sender(self, stream: str, event: Callable[[], None]) -> None:
+    def _deliver_to_sender(self, stream: str, event: Callable[[], None]) -> None:
         """Call `event` later, unless another process of the sender runs then."""
-        life = self._sender_lives
+        process = self._sender_processes
 
         def arrive() -> None:
-            if life == self._sender_lives:
+            if process == self._sender_processes:
                 event()
 
         self._after(stream, self.latency_ms(), arrive)
@@ -339,8 +342,8 @@ class Network:
     def _withdraw(self, receiver: Receiver, topic: int) -> None:
         receiver.subscribed.discard(topic)
         giver = receiver.giver
-        self._tell_sender("tokens", lambda: self._lose_token(receiver, giver, topic))
-        self._tell_sender("subscribers", lambda: self._lose_subscriber(receiver, topic))
+        self._deliver_to_sender("tokens", lambda: self._lose_token(receiver, giver, topic))
+        self._deliver_to_sender("subscribers", lambda: self._lose_subscriber(receiver, topic))
 
     def subscribe(self, receiver: Receiver, topic: int) -> None:
         receiver.wanted.add(topic)
@@ -373,10 +376,10 @@ class Network:
                     self._send_receipt(each, payload, self.latency_ms())
 
     def _send_receipt(self, receiver: Receiver, payload: bytes, latency_ms: int) -> None:
-        life, key = self._lives, receipt_key(receiver.giver)
+        connection, key = self._connections, receipt_key(receiver.giver)
 
         def arrive() -> None:
-            if life != self._lives or self.router is None:
+            if connection != self._connections or self.router is None:
                 return
             if self.router.frozen:
                 self._waiting.append(arrive)
@@ -436,7 +439,7 @@ class Network:
 
     def put(self, topic: int) -> Put:
         """Put a new message. The route is open."""
-        self._send_left()
+        self._send_unsent()
         message = publish(new_id(), TOPICS[topic], b"")
         put = Put(self.now_ns, topic, receipt_id(message.id))
         self.puts.append(put)
@@ -448,7 +451,7 @@ class Network:
         return True
 
     def _put(self, topic: int, message: UMessage) -> None:
-        id, publisher, life = receipt_id(message.id), self._publishers[topic], self._lives
+        id, publisher, connection = receipt_id(message.id), self._publishers[topic], self._connections
         for each in publisher.receivers:
             each.puts.append((self.now_ns, id))
         head = HEAD.pack(VERSION_AND_TAGS, message.id.msb, ID_TAG, message.id.lsb)
@@ -456,7 +459,7 @@ class Network:
         self.losses.append((origin,), self.now_ns, (head,), (message.payload,))
 
         def arrive() -> None:
-            if life != self._lives or self.router is None:
+            if connection != self._connections or self.router is None:
                 return
             if self.router.frozen:
                 self._waiting.append(arrive)

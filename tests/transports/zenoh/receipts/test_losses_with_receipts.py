@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Puts that wait for a receipt: remembered, put again from the memory and the store, and reported at a stop."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from itertools import chain, repeat
 from threading import Lock
 from types import SimpleNamespace
@@ -178,6 +178,31 @@ def test_a_stop_counts_puts_without_a_receipt_that_neither_the_memory_nor_the_st
     bench.links.unconfirmed_spans = list  # type: ignore[method-assign]
     left, forgotten, stored = puts.losses.unconfirmed()
     assert ([int(each.payload) for each in left], forgotten, stored) == ([4, 5, 6], 1, [messages[1].id])
+
+
+def test_a_receiver_that_appears_while_the_store_is_written_is_stored_at_the_next_tick(
+    make_bench: MakeBench,
+) -> None:
+    puts = LossesRig(make_bench())
+    store, keep_receivers = puts.store, puts.store.keep_receivers
+    second = token_key(GIVER._replace(endpoint="second"), ListenerFilters(ANY, None))
+
+    def keep_while_one_appears(receivers: Sequence[str]) -> bool:
+        store.keep_receivers = keep_receivers  # type: ignore[method-assign]
+        puts.awaited.on_token(second, is_present=True)
+        return keep_receivers(receivers)
+
+    puts.awaited.on_token(
+        token_key(GIVER._replace(instance="2"), ListenerFilters(ANY, None)), is_present=True
+    )
+    store.keep_receivers = keep_while_one_appears  # type: ignore[method-assign]
+    puts.losses.on_tick()
+    assert second not in store.receivers()
+    store.busy = True
+    puts.losses.on_tick()
+    store.busy = False
+    puts.losses.on_tick()
+    assert second in store.receivers()
 
 
 def test_what_was_put_from_the_disk_and_is_not_remembered_any_more_is_kept(make_bench: MakeBench) -> None:

@@ -308,7 +308,7 @@ def test_a_receiver_that_is_ready_lacks_at_once_what_was_put_while_it_was_away()
 def test_a_new_process_waits_for_the_receivers_of_the_last_one() -> None:
     earlier, awaited = Awaited(), Awaited()
     earlier.appear()
-    assert earlier.is_unstored
+    assert earlier.are_tokens_unstored
     awaited.restore([*earlier.tokens(), "up-receipts/2/a key of another version"])
     [receiver] = awaited.receivers_of(TOPIC, None)
     awaited.put(id_of(1))
@@ -329,10 +329,10 @@ def test_a_restored_receiver_that_does_not_return_leaves_when_the_window_ends() 
     linkless_ns = 3 * WINDOW_NS
     awaited.now_ns += 4 * WINDOW_NS
     assert awaited.lost(awaited.now_ns) == {}
-    assert (awaited.tokens(), awaited.missing, awaited.is_unstored) == ([TOKEN], 0, False)
+    assert (awaited.tokens(), awaited.missing, awaited.are_tokens_unstored) == ([TOKEN], 0, False)
     awaited.now_ns += NS_PER_S
     assert awaited.lost(awaited.now_ns) == {}
-    assert (awaited.tokens(), awaited.missing, awaited.is_unstored) == ([], 1, True)
+    assert (awaited.tokens(), awaited.missing, awaited.are_tokens_unstored) == ([], 1, True)
 
 
 def test_the_stored_tokens_are_those_that_puts_wait_for() -> None:
@@ -342,10 +342,10 @@ def test_the_stored_tokens_are_those_that_puts_wait_for() -> None:
     awaited.disappear(instance="1")
     tokens = [token_key(GIVER._replace(instance=each), EVERY_PUBLICATION) for each in "12"]
     assert awaited.tokens() == tokens
-    awaited.is_unstored = False
+    awaited.are_tokens_unstored = False
     awaited.now_ns += NS_PER_S + 1
     awaited.lost(awaited.now_ns)
-    assert (awaited.tokens(), awaited.is_unstored) == (tokens[1:], True)
+    assert (awaited.tokens(), awaited.are_tokens_unstored) == (tokens[1:], True)
 
 
 def test_a_receipt_counts_only_from_a_process_that_announced_it_and_only_for_its_own_puts() -> None:

@@ -13,8 +13,8 @@ receiver. A put waits for the receipt of each receiver whose filters match it. I
   receipt itself can be lost. The receipt of the probe then shows whether older puts are lost.
 
 A receiver that is away keeps its puts for the retransmit window. Then they count as missing, and new puts no longer wait
-for it. The time without a link does not count: then all receivers are away. With a store a new process knows the
-receivers of the last one: they are away until their tokens come.
+for it. The time without a link does not count: then all receivers are away. With a store a process knows the receivers
+of the earlier process. Each is away until its token appears.
 
 Puts, receipts and tokens come on different threads. `AwaitedPuts` are thread-safe, a change of `_retransmissions` is one
 operation of a dict, and `_lock` protects the rest. Only the monitor thread changes `missing`.
@@ -100,7 +100,7 @@ class Receiver:
         self.present_since_ns = self.changed_ns = now_ns
         self.gone_ns = NEVER_NS
         self.linkless_ns = 0
-        """How long there was no link before `gone_ns`."""
+        """How long there was no link before `gone_ns`, in all: `AwaitedReceipts.linkless_ns` at that time."""
         self.has_left = False
         """Whether it is away for longer than the window. It remains only as long as a put of it is blocked."""
         self.probes = 0
@@ -156,8 +156,8 @@ class AwaitedReceipts:
         self.refused = 0
         self.changed = False
         """Whether the receivers of publishers must be determined again."""
-        self.is_unstored = False
-        """Whether `tokens` has changed, and a store must have it."""
+        self.are_tokens_unstored = False
+        """Whether `tokens` may have changed since a store got them."""
         self.on_changed: Callable[[], None] = lambda: None
         """Called when `changed` was set, on a thread of Zenoh."""
         self.linkless_ns: Callable[[], int] = lambda: 0
@@ -202,7 +202,7 @@ class AwaitedReceipts:
             each.undeclare()  # type: ignore[no-untyped-call]
 
     def tokens(self) -> list[str]:
-        """The keys of the tokens of all receivers that are waited for: `restore` of a new process takes them."""
+        """The keys of the tokens of all receivers that are waited for, for `restore` of the next process."""
         with self._lock:
             return [
                 token_key(ReceiptGiverId(*name, instance), filters)
@@ -212,9 +212,9 @@ class AwaitedReceipts:
             ]
 
     def restore(self, tokens: Iterable[str]) -> None:
-        """Know these receivers of an earlier process, which are away. Call before `start`.
+        """Add the receivers of an earlier process. Each is away until its token appears. Call before `start`.
 
-        Keys of another version are ignored.
+        Malformed keys are ignored: another version may have written them.
         """
         now_ns = self._monotonic_ns()
         for key in tokens:
@@ -223,7 +223,8 @@ class AwaitedReceipts:
             except UStatusError:
                 continue
             receiver = self._receivers.setdefault((giver.authority, giver.endpoint), Receiver(now_ns))
-            receiver.last_tokens[giver.instance, filters] = receiver.gone_ns = now_ns
+            receiver.last_tokens[giver.instance, filters] = now_ns
+            receiver.gone_ns = now_ns
             receiver.linkless_ns = self.linkless_ns()
 
     # --- on threads of Zenoh ------------------------------------------------------------------------------------------
@@ -268,8 +269,11 @@ class AwaitedReceipts:
             if not receiver.tokens:
                 receiver.gone_ns, receiver.linkless_ns = now_ns, self.linkless_ns()
         receiver.changed_ns = now_ns
-        self.changed = self.is_unstored = True
+        self._mark_changed()
         return True
+
+    def _mark_changed(self) -> None:
+        self.changed = self.are_tokens_unstored = True
 
     def on_receipt(self, key: str, payload: bytes) -> None:
         """A receiver gave a receipt. An empty one means that its subscribers are declared.
@@ -436,7 +440,7 @@ class AwaitedReceipts:
         found = set[bytes]()
         for each in self._puts():
             newest_ns = max((put_ns for id, put_ns in ids.items() if id in each), default=0)
-            found.update(each.before(newest_ns + 1))  # the puts of a batch have one time
+            found.update(each.before(newest_ns + 1))  # all puts of a batch have the same time
         return found
 
     def _update_receivers(self, now_ns: int) -> None:
@@ -451,12 +455,12 @@ class AwaitedReceipts:
             with self._lock:
                 if now_ns - receiver.changed_ns > _LOST_NS and (receiver.tokens or is_gone):
                     if len(receiver.tokens) != len(receiver.last_tokens):
-                        self.changed = self.is_unstored = True
+                        self._mark_changed()
                     receiver.last_tokens = dict(receiver.tokens)
                 receiver.has_left = is_gone and not receiver.tokens
                 if receiver.has_left and not receiver.puts.has_blocked:
                     del self._receivers[name]
-                    self.changed = self.is_unstored = True
+                    self._mark_changed()
             if receiver.has_left:
                 self._miss(receiver, list(receiver.puts.before(NEVER_NS)))
                 if receiver.puts.has_blocked:
@@ -467,7 +471,7 @@ class AwaitedReceipts:
                 if receiver.gone_ns != gone_ns:
                     continue  # it is back
                 del self._receivers[name]
-                self.changed = self.is_unstored = True
+                self._mark_changed()
             self._miss(receiver, list(receiver.puts.all_before(NEVER_NS, frozenset())))
 
     def _miss(self, receiver: Receiver, ids: Sequence[bytes]) -> None:

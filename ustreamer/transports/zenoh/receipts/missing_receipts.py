@@ -61,13 +61,11 @@ class MissingReceipts(NoReceipts):
         return self.awaited.oldest_kept_ns
 
     def keep_overdue(self) -> None:
-        """Store the receivers, and the puts whose receipt is overdue, and release those that have one. Waits for no put."""
+        """Store the receivers, and the puts whose receipt is overdue. Release the puts that have it. Waits for no put."""
         keeper = self.keeper
         if keeper is None:
             return
-        if self.awaited.is_unstored:
-            self.awaited.is_unstored = False
-            self.awaited.is_unstored |= not keeper.keep_receivers(self.awaited.tokens())
+        self._keep_receivers(keeper)
         now_ns = self._monotonic_ns()
         overdue = self.awaited.overdue(now_ns, keeper.known)
         if overdue:
@@ -83,6 +81,15 @@ class MissingReceipts(NoReceipts):
             )
         answered = {id for id, request in keeper.requests.items() if request in self._answered_requests}
         keeper.release(self.awaited.received_of(keeper.known) | answered)
+
+    def _keep_receivers(self, keeper: AwaitedKeeper) -> None:
+        """Store the tokens of the receivers, if they have changed."""
+        awaited = self.awaited
+        if not awaited.are_tokens_unstored:
+            return
+        awaited.are_tokens_unstored = False  # before the tokens are read: another one may come meanwhile
+        if not keeper.keep_receivers(awaited.tokens()):
+            awaited.are_tokens_unstored = True
 
     def retransmit(self) -> None:
         """Put again what counts as lost."""
@@ -151,7 +158,7 @@ class MissingReceipts(NoReceipts):
             self.awaited.forget([id])
 
     def _evicted_of(self, ids: Mapping[bytes, int], remembered: AbstractSet[bytes]) -> dict[bytes, Put]:
-        """Of these, with the times of their puts, those that only the disk has, as it had them before."""
+        """Of these, with the times of their puts, the evicted ones whose messages were on disk before the put."""
         evicted = ids.keys() - remembered
         found = self.keeper.sent_from_disk(evicted) if self.keeper is not None and evicted else {}
         publisher_of = self._publishers.find
