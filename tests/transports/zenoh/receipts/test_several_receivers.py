@@ -212,7 +212,8 @@ class ReceiversMachine(RuleBasedStateMachine):
         missing = set[Promise]().union(*map(self.missing, network.receivers))
         gone = {each for each in missing if each[0].id not in on_disk}
         if is_killed:
-            self.excused |= {each for each in gone if network.now_ns - each[0].at_ns < OVERDUE_MS * MS}
+            young = {each for each in gone if network.now_ns - each[0].at_ns < OVERDUE_MS * MS}
+            self.excused |= gone if self.is_small else young  # a small memory evicts some before
         if not self.is_small:
             assert gone <= self.excused | self.countable
         for each in network.receivers:
