@@ -491,6 +491,7 @@ class PossibleLosses:
         in_store = frozenset(() if self._store is None else self._store.ids())
         with self._put_lock:
             self.collect()
+            missed = self._receipts.miss_left()
             puts = [
                 *self._puts_of_lost_publishers(),
                 *self._receipts.remembered(),
@@ -499,9 +500,11 @@ class PossibleLosses:
             # Once each: what was put again is remembered twice.
             unique = {(publisher, message.id): (put_ns, message) for put_ns, publisher, message in puts}
             messages = [message for _, message in sorted(unique.values(), key=itemgetter(0))]
-            further = self._receipts.others({each.id for each in messages})
+            ids = {each.id for each in messages}
+            further = self._receipts.others(ids)
             stored = [id for id in further if id in in_store]
             forgotten = self._count_evicted_at_end(since_ns, further) + len(further) - len(stored)
+            forgotten += len(missed - ids - further.keys())
             self.not_retransmitted += forgotten
             return Unconfirmed(messages, forgotten, stored)
 

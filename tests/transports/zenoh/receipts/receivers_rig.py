@@ -103,6 +103,8 @@ class Network:
         """What earlier processes of the sender counted as missing or not put again."""
         self.unsent: list[UMessage] = []
         """What an earlier process left on disk, to be sent before new messages."""
+        self.on_unsent_put: Callable[[Put], None] = lambda put: None
+        """Called when one of them is put."""
         self._sent_from_disk: dict[bytes, tuple[int, UMessage]] = {}
         """Of these, what was sent, with its time: its record stays until the receipt, 1 s at most."""
         self._retransmit = RetransmitConfig(ms=window_ms, bytes=memory)
@@ -110,6 +112,8 @@ class Network:
         self._create_sender()
         self.receivers = [Receiver(number) for number in range(receivers)]
         self.puts: list[Put] = []
+        self.last_put_ns: dict[bytes, int] = {}
+        """When each message was put last."""
         self.drops_receipts = False
         self._known_subscribers: defaultdict[int, set[Receiver]] = defaultdict(set)
         self._events: list[tuple[int, int, Callable[[], None]]] = []
@@ -205,6 +209,7 @@ class Network:
                 if self.store is not None:
                     self.store.on_disk[each.id] = each
                 self._put(topic, each)
+                self.on_unsent_put(Put(self.now_ns, topic, receipt_id(each.id)))
             else:
                 self.unsent.append(each)
 
@@ -454,6 +459,7 @@ class Network:
         id, publisher, connection = receipt_id(message.id), self._publishers[topic], self._connections
         for each in publisher.receivers:
             each.puts.append((self.now_ns, id))
+        self.last_put_ns[id] = self.now_ns
         head = HEAD.pack(VERSION_AND_TAGS, message.id.msb, ID_TAG, message.id.lsb)
         origin = Origin(publisher, message.attributes)
         self.losses.append((origin,), self.now_ns, (head,), (message.payload,))

@@ -367,6 +367,16 @@ class AwaitedReceipts:
         """Count the receipts of those that have left as missing, if the new put does not wait for them."""
         self.missing += sum(each.has_left and id not in each.puts for each in receivers)
 
+    def miss_left(self) -> set[bytes]:
+        """Wait no longer for what publishers would put again for receivers that have left. Returns these puts."""
+        missed = set[bytes]()
+        for each in tuple(self._receivers.values()):
+            if each.has_left:
+                found = each.puts.all_before(NEVER_NS, frozenset())
+                self._miss(each, list(found))
+                missed.update(found)
+        return missed
+
     def forget(self, ids: Sequence[bytes]) -> None:
         """Wait for no receipt of these."""
         for each in self._puts():

@@ -237,6 +237,10 @@ class MissingReceipts(NoReceipts):
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
+    def miss_left(self) -> set[UUID]:
+        """As `AwaitedReceipts.miss_left`: the next process does not know these receivers."""
+        return set(map(uuid_of, self.awaited.miss_left()))
+
     def remembered(self) -> Iterator[tuple[int, RoutePublisher, UMessage]]:
         """The remembered puts, with their times, but no answered Requests."""
         awaited = self.awaited.all_waiting()

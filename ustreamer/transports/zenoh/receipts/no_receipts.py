@@ -69,6 +69,9 @@ class NoReceipts:
     def stored_times(self, id: bytes) -> set[int]:
         return set()
 
+    def miss_left(self) -> set[UUID]:
+        return set()
+
     def remembered(self) -> Iterator[tuple[int, RoutePublisher, UMessage]]:
         return iter(())
 
