@@ -123,6 +123,7 @@ BOUNDED = {
         "someip.no_batches",
         "someip.peer_socket_failed",
         "spool.damaged",
+        "spool.receivers_lost",
         "tracing.stopped",
         "streamer.spool_unused",
         "streamer.started",

@@ -39,6 +39,7 @@ connect = ["tcp/127.0.0.1:{ports.backbone}"]
 durable = {durable}
 receipts = {receipts}
 retransmit_bytes = {retransmit_bytes}
+retransmit_ms = {retransmit_ms}
 
 [endpoints.chassis]
 transport = "someip"
@@ -109,6 +110,7 @@ class StopScenario:
         durable: bool,
         receipts: bool = False,
         retransmit_bytes: int = 16_000_000,
+        retransmit_ms: int = 15_000,
     ) -> None:
         self._ports = free_ports()
         self._stack = stack
@@ -120,6 +122,7 @@ class StopScenario:
             "durable": str(durable).lower(),
             "receipts": str(receipts).lower(),
             "retransmit_bytes": retransmit_bytes,
+            "retransmit_ms": retransmit_ms,
         }
         self._config.write_text(_CONFIG.format(ports=self._ports, **keys))
         self.router = self.start_process("router")

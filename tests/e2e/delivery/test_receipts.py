@@ -55,8 +55,21 @@ max_age_ms = 600_000
 class ReceiptScenario(StopScenario):
     """As StopScenario, with a second streamer behind the router and an application behind that one."""
 
-    def __init__(self, directory: Path, stack: ExitStack, retransmit_bytes: int = 16_000_000) -> None:
-        super().__init__(directory, stack, durable=True, receipts=True, retransmit_bytes=retransmit_bytes)
+    def __init__(
+        self,
+        directory: Path,
+        stack: ExitStack,
+        retransmit_bytes: int = 16_000_000,
+        retransmit_ms: int = 15_000,
+    ) -> None:
+        super().__init__(
+            directory,
+            stack,
+            durable=True,
+            receipts=True,
+            retransmit_bytes=retransmit_bytes,
+            retransmit_ms=retransmit_ms,
+        )
         self.subscriber.kill()  # the messages are for the receiving streamer alone
         self._receiver_config = directory / "cloud.toml"
         self._receiver, self.app = self._add_receiver(self._receiver_config)
@@ -189,8 +202,8 @@ class ReceiptScenario(StopScenario):
 class TwoReceiversScenario(ReceiptScenario):
     """As ReceiptScenario, with a second receiving streamer and its application."""
 
-    def __init__(self, directory: Path, stack: ExitStack) -> None:
-        super().__init__(directory, stack)
+    def __init__(self, directory: Path, stack: ExitStack, retransmit_ms: int = 15_000) -> None:
+        super().__init__(directory, stack, retransmit_ms=retransmit_ms)
         self._second_config = directory / "fleet.toml"
         self._second, self._second_app = self._add_receiver(self._second_config)
         stack.callback(lambda: self._second.kill() if self._second.is_alive else None)
@@ -212,14 +225,32 @@ class TwoReceiversScenario(ReceiptScenario):
         Then start the second receiver.
         """
         self._second.kill()
+        before = self._send_to_disk()
+        self.restart(with_sigterm=with_sigterm)
+        self._start_second_after_the_first(self.sent - before)
+
+    def restart_both_receivers(self, away_s: float) -> None:
+        """Send while both receivers are killed, for this time. Let the first one give all receipts, then start the second."""
+        self._receiver.kill()
+        self._second.kill()
+        receipts = self._receipts()
+        before = self._send_to_disk()
+        Event().wait(away_s)
+        self._receiver = self._start_receiver()
+        self._start_second_after_the_first(receipts + self.sent - before)
+
+    def _send_to_disk(self) -> int:
+        """Returns the number of the first event."""
         before = self.sent
         self.send(HZ, 1.0)
         self.wait_accepted()
         self.wait_on_disk(range(before, self.sent))
-        self.restart(with_sigterm=with_sigterm)
+        return before
+
+    def _start_second_after_the_first(self, receipts: int) -> None:
         self.app.wait_received(self.sent - 1)
         until = time.monotonic() + START_S
-        while self._receipts() < self.sent - before:
+        while self._receipts() < receipts:
             assert time.monotonic() < until, statistics(self._state)
         self._second = StreamerProcess(self._second_config).wait_ready()
 
@@ -310,6 +341,14 @@ def test_a_receiver_that_is_back_after_a_new_start_of_the_sender_lacks_and_doubl
     with ExitStack() as stack:
         scene = TwoReceiversScenario(tmp_path / "receipts", stack)
         scene.restart_without_the_second(with_sigterm=with_sigterm)
+        scene.check_received_once()
+
+
+def test_what_waits_on_disk_is_for_all_receivers_that_were_known(tmp_path: Path) -> None:
+    """Also after more than `retransmit_ms`: without a subscriber this time does not pass."""
+    with ExitStack() as stack:
+        scene = TwoReceiversScenario(tmp_path / "receipts", stack, retransmit_ms=8_000)
+        scene.restart_both_receivers(away_s=9.0)
         scene.check_received_once()
 
 

@@ -158,13 +158,14 @@ def test_the_receivers_are_replaced_and_are_no_message(spool: Spool) -> None:
     assert numbers(spool, spool_records.SENT) == [spool_records.SENT]
 
 
-def test_damaged_receivers_cost_no_message(spool: Spool) -> None:
+def test_damaged_receivers_cost_no_message(spool: Spool, caplog: pytest.LogCaptureFixture) -> None:
     spool.commit([(0, numbered(0))])
     spool.write_receivers(["a"])
     spool.close()
     damage_record(spool, spool_records.RECEIVERS_KEY, b"damaged")
     assert spool.open()[0] == 1
     assert (spool.receivers(), spool.quarantined, spool.lost) == ([], 1, 0)
+    assert caplog.messages == ["spool.damaged", "spool.receivers_lost"]
 
 
 def test_a_quarantined_spool_keeps_the_receivers(spool: Spool) -> None:

@@ -97,7 +97,6 @@ class Simulation:
         self._ticks: list[Callable[[], None]] = []
         clock = ManualClock().clock()
         links: Any = SimpleNamespace(
-            linkless_ns=0,
             up=True,
             multicast=False,
             settled_ns=0,

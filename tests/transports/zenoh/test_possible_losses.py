@@ -494,7 +494,7 @@ def test_a_publisher_of_a_subscriber_that_left_gives_way_and_counts_its_messages
     subscriber = bench.listen()
     bench.put(numbered(0))
     bench.unsubscribe(subscriber)
-    bench.links._update_state = lambda at_ns: False  # type: ignore[method-assign]  # the monitor sets `up` every 50 ms
+    bench.links._update_state = lambda: False  # type: ignore[method-assign]  # the monitor sets `up` every 50 ms
     bench.links.up = False
     with pytest.raises(UStatusError, match="no Zenoh node is connected"):
         bench.sender.put_message(numbered(1, 1))

@@ -128,7 +128,10 @@ class Spool:
         self.messages, self.bytes = sum(found.messages), sum(found.bytes)
         if self._layout.damaged and self._store.quarantine:
             messages = sum(each != RECEIVERS_KEY for each in self._layout.damaged)
-            self._report_lost(messages, self._store.quarantine.reason)
+            if messages:
+                self._report_lost(messages, self._store.quarantine.reason)
+            if messages < len(self._layout.damaged):
+                log.error("spool.receivers_lost", extra={"spool": str(self.path)})
         return found.messages[:SENT]
 
     def close(self, *, orderly: bool = True) -> None:

@@ -131,8 +131,6 @@ class LinkMonitor:
         self._unreported: dict[tuple[str, bool], NodeLoss] = {}
         self._all_stalled = False
         self._lease_ns = DEFAULT_LEASE_NS
-        self._linkless = (0, 0)
-        """How long no node was connected before this time, and since when none is; 0: one is. Assigned at once."""
         self._next_tick_ns = self._sampled_ns = self._tick_until_ns = 0
         self._session: zenoh.Session | None = None
         self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -162,12 +160,6 @@ class LinkMonitor:
         """True if no task waits."""
         return self._tasks.empty()
 
-    @property
-    def linkless_ns(self) -> int:
-        """How long no node was connected, in all since the start."""
-        total_ns, since_ns = self._linkless
-        return total_ns + (self._monotonic_ns() - since_ns if since_ns else 0)
-
     def start(self, session: zenoh.Session, lease_ms: int = 10_000) -> None:
         """Start; nodes that are already connected count before this returns. `lease_ms` is the lease of the nodes."""
         self._session = session
@@ -185,7 +177,6 @@ class LinkMonitor:
         )
         while not events.empty():
             self._apply_event(*events.get())
-        self._update_state(self._monotonic_ns())  # without a node the time without a link begins
         self._notify_watchers()
         self._thread = Thread(target=self._run, name=f"zenoh {self._context.name} links", daemon=True)
         self._thread.start()
@@ -248,7 +239,7 @@ class LinkMonitor:
         self._nodes[node] = ConnectedNode(now_ns, is_router=is_router, lease_ns=self._lease_ns)
         self._next_tick_ns = 0
         self._all_stalled = self.down_by_stopped_nodes = False
-        return self._update_state(now_ns) or joined
+        return self._update_state() or joined
 
     def _remove_node(self, node: tuple[str, bool], now_ns: int) -> NodeLoss:
         removed = self._nodes.pop(node)
@@ -266,7 +257,7 @@ class LinkMonitor:
         self._tick_until_ns = now_ns + DETECTION_NS
         if not self._nodes:
             loss.until_ns = _NEVER_NS
-        self._update_state(now_ns)
+        self._update_state()
         return loss
 
     def _report_end(self, zid: str, node: ConnectedNode, now_ns: int) -> None:
@@ -280,15 +271,12 @@ class LinkMonitor:
             self.closed_stalled += 1
             log.warning("zenoh.link_closed_stalled", extra={"endpoint": name, "node": zid, **limited(name)})
 
-    def _update_state(self, at_ns: int) -> bool:
-        """Update `connected`, and `up`: a node is connected and reads. True if `up` changed, which it did at that time."""
-        total_ns, since_ns = self._linkless
-        if not self._nodes:
-            self.connected.clear()
-            self._linkless = (total_ns, since_ns or at_ns)
-        elif not self.connected.is_set():
+    def _update_state(self) -> bool:
+        """Update `connected`, and `up`: a node is connected and reads. True if `up` changed."""
+        if self._nodes:
             self.connected.set()
-            self._linkless = (total_ns + (at_ns - since_ns if since_ns else 0), 0)
+        else:
+            self.connected.clear()
         self.multicast = any(is_multicast for _, is_multicast in self._nodes)
         if self.up is (bool(self._nodes) and not self._all_stalled):
             return False
@@ -388,7 +376,7 @@ class LinkMonitor:
         self._all_stalled = bool(nodes) and all(node.is_stalled(now_ns) for node in nodes)
         if nodes:
             self.down_by_stopped_nodes = self._all_stalled and all(node.has_stopped(now_ns) for node in nodes)
-        if self._update_state(now_ns):
+        if self._update_state():
             self._notify_watchers()
 
     def _rejoin_by_further_link(self, key: tuple[str, bool], now_ns: int) -> None:
@@ -411,7 +399,7 @@ class LinkMonitor:
         node.sample(now_ns)
         for on_replaced in self._link_watchers:  # before new messages
             on_replaced(loss.at_ns)
-        self._update_state(now_ns)
+        self._update_state()
         self._notify_watchers()
 
     def _find_link(self, zid: str, node: ConnectedNode) -> None:

@@ -103,7 +103,6 @@ class PossibleLosses:
         if awaited is not None:
             from ustreamer.transports.zenoh.receipts.missing_receipts import MissingReceipts
 
-            awaited.linkless_ns = lambda: link_monitor.linkless_ns
             awaited.on_changed = lambda: link_monitor.run_on_monitor(self._on_receivers_changed)
             self._receipts = MissingReceipts(
                 awaited,

@@ -102,7 +102,7 @@ class Network:
         self.counted_before = 0
         """What earlier processes of the sender counted as missing or not put again."""
         self.unsent: list[UMessage] = []
-        """What an earlier process left on disk, to be sent before new messages."""
+        """What waits on disk for a route to open, or was left there by an earlier process."""
         self.on_unsent_put: Callable[[Put], None] = lambda put: None
         """Called when one of them is put."""
         self._sent_from_disk: dict[bytes, tuple[int, UMessage]] = {}
@@ -131,7 +131,6 @@ class Network:
     def _create_sender(self) -> None:
         context = EndpointContext("backbone", ALPHA, self.clock.clock())
         self.links = LinkMonitor(context)
-        self.links._update_state(self.now_ns)  # as `start` does
         self.awaited = AwaitedReceipts("own", self._now_ns, self._retransmit.ms * MS)
         self.publishers = RoutePublishers(None, context, 10, self.awaited)  # type: ignore[arg-type]
         self.losses = PossibleLosses(
@@ -441,6 +440,10 @@ class Network:
 
     def opened_ns(self, topic: int) -> int:
         return self._publishers[topic].opened_ns
+
+    def enqueue(self, topic: int) -> None:
+        """A new message waits on disk until its route is open."""
+        self.unsent.append(publish(new_id(), TOPICS[topic], b""))
 
     def put(self, topic: int) -> Put:
         """Put a new message. The route is open."""

@@ -164,11 +164,15 @@ def test_an_error_does_not_end_the_receipts(caplog: pytest.LogCaptureFixture) ->
 
 
 class Awaited(AwaitedReceipts):
-    """With a clock that the test sets."""
+    """With a clock that the test sets. Another subscriber receives messages, unless the test changes `sent_to`."""
+
+    MAX_STEP_NS = NEVER_NS
 
     def __init__(self) -> None:
         self.now_ns = 100 * NS_PER_S
         super().__init__("own", lambda: self.now_ns, WINDOW_NS)
+        self._updated_ns = self.now_ns
+        self.sent_to = lambda: set(self._receivers.values())
 
     def appear(self, instance: str = "1") -> Receiver:
         self.on_token(token_key(GIVER._replace(instance=instance), EVERY_PUBLICATION), is_present=True)
@@ -322,12 +326,9 @@ def test_a_new_process_waits_for_the_receivers_of_the_last_one() -> None:
 
 def test_a_restored_receiver_that_does_not_return_leaves_when_the_window_ends() -> None:
     awaited = Awaited()
-    linkless_ns = 0
-    awaited.linkless_ns = lambda: linkless_ns
     awaited.restore([TOKEN])
     awaited.put(id_of(1))
-    linkless_ns = 3 * WINDOW_NS
-    awaited.now_ns += 4 * WINDOW_NS
+    awaited.now_ns += WINDOW_NS
     assert awaited.lost(awaited.now_ns) == {}
     assert (awaited.tokens(), awaited.missing, awaited.are_tokens_unstored) == ([TOKEN], 0, False)
     awaited.now_ns += NS_PER_S
@@ -387,20 +388,74 @@ def test_new_puts_do_not_wait_for_a_receiver_that_is_away_for_long() -> None:
     assert (awaited.is_awaited(id_of(1)), awaited.missing) == (True, 1)  # its publisher puts it again
 
 
-def test_the_time_without_a_link_is_not_part_of_the_window() -> None:
+def test_the_window_runs_only_while_others_receive() -> None:
     awaited = Awaited()
-    linkless_ns = 3 * NS_PER_S
-    awaited.linkless_ns = lambda: linkless_ns
+    receiver = awaited.appear()
+    awaited.put(id_of(1))
+    awaited.disappear()
+    awaited.block([id_of(1)])
+    for _ in range(3):
+        awaited.sent_to = frozenset
+        awaited.now_ns += 3 * WINDOW_NS
+        awaited.lost(awaited.now_ns)
+        awaited.sent_to = lambda: {receiver}
+        awaited.now_ns += WINDOW_NS // 3
+        awaited.lost(awaited.now_ns)
+    assert not receiver.has_left
+    awaited.now_ns += 1
+    awaited.lost(awaited.now_ns)
+    assert receiver.has_left
+
+
+def test_the_window_runs_while_a_put_waits_that_no_publisher_would_make_again() -> None:
+    awaited = Awaited()
+    awaited.sent_to = frozenset
     awaited.appear()
     awaited.put(id_of(1))
     awaited.disappear()
-    linkless_ns += 2 * WINDOW_NS
+    awaited.now_ns += WINDOW_NS + 1
+    awaited.lost(awaited.now_ns)
+    assert (awaited.is_awaited(id_of(1)), awaited.missing) == (False, 1)
+
+
+def test_without_ticks_no_window_runs() -> None:
+    """As without a link: then the publishers may be open until the next tick."""
+    awaited = Awaited()
+    awaited.MAX_STEP_NS = AwaitedReceipts.MAX_STEP_NS  # type: ignore[misc]
+    awaited.appear()
+    awaited.put(id_of(1))
+    awaited.disappear()
     awaited.now_ns += 3 * WINDOW_NS
     awaited.lost(awaited.now_ns)
     assert (awaited.is_awaited(id_of(1)), awaited.missing) == (True, 0)
-    awaited.now_ns += 1
-    awaited.lost(awaited.now_ns)
-    assert (awaited.is_awaited(id_of(1)), awaited.missing) == (False, 1)
+
+
+def test_a_new_receiver_replaces_one_that_is_away_and_that_no_put_waits_for() -> None:
+    awaited = Awaited()
+    awaited.sent_to = frozenset
+    tokens = [
+        token_key(GIVER._replace(endpoint=f"e{n}"), EVERY_PUBLICATION) for n in range(MAX_RECEIVERS + 2)
+    ]
+    for each in tokens[:MAX_RECEIVERS]:
+        awaited.on_token(each, is_present=True)
+    for each in tokens[1:3]:
+        awaited.on_token(each, is_present=False)
+        awaited.now_ns += 1
+    awaited.on_token(tokens[MAX_RECEIVERS], is_present=True)
+    assert set(awaited.tokens()) == {tokens[0], *tokens[2 : MAX_RECEIVERS + 1]}
+    awaited.put(id_of(1))
+    awaited.on_token(tokens[MAX_RECEIVERS + 1], is_present=True)
+    assert (awaited.refused, len(awaited.tokens())) == (1, MAX_RECEIVERS)
+
+
+def test_a_put_that_is_given_up_counts_for_each_receiver() -> None:
+    awaited = Awaited()
+    awaited.appear()
+    awaited.on_token(token_key(GIVER._replace(endpoint="second"), EVERY_PUBLICATION), is_present=True)
+    awaited.put(id_of(1), id_of(2))
+    awaited.give(id_of(2))
+    awaited.abandon([id_of(1), id_of(2)])
+    assert (awaited.missing, awaited.count) == (3, 0)
 
 
 def test_a_receiver_that_has_left_makes_the_publishers_forget_it() -> None:

@@ -93,7 +93,7 @@ class ReceiversMachine(RuleBasedStateMachine):
     def _note_away(self, receiver: Receiver) -> None:
         if receiver.known_tokens:
             self.away_ns[receiver] = 0
-        elif self.network.router is not None:
+        elif any(self.network.is_open(each) for each in receiver.known_since_ns):
             self.away_ns[receiver] += TICK_MS * MS
         if self._is_leaving(receiver):
             unsent = {receipt_id(each.id) for each in self.network.unsent}
@@ -124,8 +124,11 @@ class ReceiversMachine(RuleBasedStateMachine):
 
     @rule(topic=topics, number=numbers)
     def put(self, topic: int, number: int) -> None:
-        for _ in range(number if self.network.is_open(topic) else 0):
-            self._promise(self.network.put(topic))
+        for _ in range(number):
+            if self.network.is_open(topic):
+                self._promise(self.network.put(topic))
+            elif self.network.store is not None:
+                self.network.enqueue(topic)
 
     def _promise(self, put: Put) -> None:
         self.promised |= {

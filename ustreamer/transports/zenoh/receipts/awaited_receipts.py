@@ -13,8 +13,9 @@ receiver. A put waits for the receipt of each receiver whose filters match it. I
   receipt itself can be lost. The receipt of the probe then shows whether older puts are lost.
 
 A receiver that is away keeps its puts for the retransmit window. Then they count as missing, and new puts no longer wait
-for it. The time without a link does not count: then all receivers are away. With a store a process knows the receivers
-of the earlier process. Each is away until its token appears.
+for it. The window runs only while another subscriber receives messages that are for this receiver, too: what waits for
+the first receiver to return stays for the others. With a store a process knows the receivers of the earlier process.
+Each is away until its token appears.
 
 Puts, receipts and tokens come on different threads. `AwaitedPuts` are thread-safe, a change of `_retransmissions` is one
 operation of a dict, and `_lock` protects the rest. Only the monitor thread changes `missing`.
@@ -26,7 +27,7 @@ from collections.abc import Callable, Iterable, KeysView, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import repeat
 from threading import Lock
-from typing import Final
+from typing import ClassVar, Final
 
 import zenoh
 from zenoh.handlers import Callback
@@ -70,12 +71,12 @@ class Receiver:
     """One receiver: its tokens, and the puts that wait for its receipt. All times are monotonic, in ns."""
 
     __slots__ = (
+        "away_ns",
         "changed_ns",
         "gone_ns",
         "has_left",
         "is_ready",
         "last_tokens",
-        "linkless_ns",
         "newest_ns",
         "present_since_ns",
         "probes",
@@ -99,8 +100,8 @@ class Receiver:
         """The time of the newest put with a receipt."""
         self.present_since_ns = self.changed_ns = now_ns
         self.gone_ns = NEVER_NS
-        self.linkless_ns = 0
-        """How long there was no link before `gone_ns`, in all: `AwaitedReceipts.linkless_ns` at that time."""
+        self.away_ns = 0
+        """How much of the window is over, since `gone_ns`."""
         self.has_left = False
         """Whether it is away for longer than the window. It remains only as long as a put of it is blocked."""
         self.probes = 0
@@ -149,6 +150,9 @@ class AwaitedReceipts:
     payloads, and receivers above the bound.
     """
 
+    MAX_STEP_NS: ClassVar = 200_000_000
+    """At most so much of a window passes between two calls of `lost`. Usually they are 50 ms apart."""
+
     def __init__(self, instance: str, monotonic_ns: Callable[[], int], window_ns: int) -> None:
         """`instance` is this process, whose own tokens are ignored. A receiver that is away is waited for `window_ns`."""
         self.received = 0
@@ -160,12 +164,13 @@ class AwaitedReceipts:
         """Whether `tokens` may have changed since a store got them."""
         self.on_changed: Callable[[], None] = lambda: None
         """Called when `changed` was set, on a thread of Zenoh."""
-        self.linkless_ns: Callable[[], int] = lambda: 0
-        """How long the endpoint has had no link, in all."""
+        self.sent_to: Callable[[], AbstractSet[Receiver]] = frozenset
+        """The receivers for which messages can be put now, because a publisher of them is open."""
         self._instance = instance
         self._monotonic_ns = monotonic_ns
         self._window_ns = window_ns
         self._lock = Lock()
+        self._updated_ns = 0
         self._receivers: dict[tuple[str, str], Receiver] = {}
         self._latency_ns = 0
         """From the oldest put of a receipt to the receipt, on average."""
@@ -225,7 +230,6 @@ class AwaitedReceipts:
             receiver = self._receivers.setdefault((giver.authority, giver.endpoint), Receiver(now_ns))
             receiver.last_tokens[giver.instance, filters] = now_ns
             receiver.gone_ns = now_ns
-            receiver.linkless_ns = self.linkless_ns()
 
     # --- on threads of Zenoh ------------------------------------------------------------------------------------------
 
@@ -252,7 +256,8 @@ class AwaitedReceipts:
         if receiver is None:
             if not is_present:
                 return True
-            if sum(not each.has_left for each in self._receivers.values()) >= MAX_RECEIVERS:
+            is_full = sum(not each.has_left for each in self._receivers.values()) >= MAX_RECEIVERS
+            if is_full and not self._forget_idle():
                 return False
             receiver = self._receivers[name] = Receiver(now_ns)
         token = giver.instance, filters
@@ -267,9 +272,17 @@ class AwaitedReceipts:
         elif not is_present:
             receiver.tokens.pop(token, None)
             if not receiver.tokens:
-                receiver.gone_ns, receiver.linkless_ns = now_ns, self.linkless_ns()
+                receiver.gone_ns, receiver.away_ns = now_ns, 0
         receiver.changed_ns = now_ns
         self._mark_changed()
+        return True
+
+    def _forget_idle(self) -> bool:
+        """Forget the receiver that is away for the longest time and that no put waits for. False if there is none."""
+        idle = [name for name, each in self._receivers.items() if not each.tokens and not len(each.puts)]
+        if not idle:
+            return False
+        del self._receivers[min(idle, key=lambda name: self._receivers[name].gone_ns)]
         return True
 
     def _mark_changed(self) -> None:
@@ -442,7 +455,7 @@ class AwaitedReceipts:
 
     def abandon(self, ids: Sequence[bytes]) -> None:
         """These were never confirmed, and are not put again."""
-        self.missing += len(ids)
+        self.missing += sum(id in each for each in self._puts() for id in ids)
         self.forget(ids)
 
     def before(self, ids: Mapping[bytes, int]) -> set[bytes]:
@@ -456,12 +469,18 @@ class AwaitedReceipts:
     def _update_receivers(self, now_ns: int) -> None:
         """Apply ended tokens and the bounds. Wait no longer for receivers that are away for longer than the window."""
         left: list[tuple[int, tuple[str, str]]] = []
-        linkless_ns = self.linkless_ns()
+        # Without a link there are no ticks, and no time passes.
+        step_ns, self._updated_ns = min(now_ns - self._updated_ns, self.MAX_STEP_NS), now_ns
+        any_away = any(not each.tokens for each in tuple(self._receivers.values()))
+        sent_to = self.sent_to() if any_away else frozenset[Receiver]()
         for name, receiver in tuple(self._receivers.items()):
             self._drop_retransmissions(trimmed := receiver.puts.trim(MAX_AWAITED))
             self.missing += len(trimmed)
-            away_ns = now_ns - receiver.gone_ns - (linkless_ns - receiver.linkless_ns)
-            is_gone = not receiver.tokens and away_ns > self._window_ns
+            if (
+                receiver in sent_to or receiver.puts.oldest_ns < NEVER_NS
+            ):  # puts of a closed publisher are blocked
+                receiver.away_ns += step_ns
+            is_gone = not receiver.tokens and receiver.away_ns > self._window_ns
             with self._lock:
                 if now_ns - receiver.changed_ns > _LOST_NS and (receiver.tokens or is_gone):
                     if len(receiver.tokens) != len(receiver.last_tokens):
@@ -469,7 +488,7 @@ class AwaitedReceipts:
                     receiver.last_tokens = dict(receiver.tokens)
                 receiver.has_left = is_gone and not receiver.tokens
                 if receiver.has_left and not receiver.puts.has_blocked:
-                    del self._receivers[name]
+                    self._receivers.pop(name, None)
                     self._mark_changed()
             if receiver.has_left:
                 self._miss(receiver, list(receiver.puts.before(NEVER_NS)))
@@ -477,12 +496,12 @@ class AwaitedReceipts:
                     left.append((receiver.gone_ns, name))
         for gone_ns, name in sorted(left)[:-MAX_RECEIVERS]:
             with self._lock:
-                receiver = self._receivers[name]
-                if receiver.gone_ns != gone_ns:
+                left_one = self._receivers.get(name)
+                if left_one is None or left_one.gone_ns != gone_ns:
                     continue  # it is back
                 del self._receivers[name]
                 self._mark_changed()
-            self._miss(receiver, list(receiver.puts.all_before(NEVER_NS, frozenset())))
+            self._miss(left_one, list(receiver.puts.all_before(NEVER_NS, frozenset())))
 
     def _miss(self, receiver: Receiver, ids: Sequence[bytes]) -> None:
         """Wait no longer for these receipts of a receiver that has left. The others may still give theirs."""

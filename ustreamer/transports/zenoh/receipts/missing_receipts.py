@@ -50,6 +50,7 @@ class MissingReceipts(NoReceipts):
         self._remembered_since = remembered_since
         self._put_again = put_again
         self._answered_requests = answered_requests
+        awaited.sent_to = self._sent_to
         if store is not None:
             awaited.restore(store.receivers())
 
@@ -116,6 +117,9 @@ class MissingReceipts(NoReceipts):
                 self._retransmit_put(id, put_ns, message)
         if forgotten:
             self._abandon(forgotten, remembered.keys())
+
+    def _sent_to(self) -> set[Receiver]:
+        return {receiver for each in self._publishers if each.open for receiver in each.receivers}
 
     def _abandon(self, forgotten: Mapping[bytes, int], remembered: AbstractSet[bytes]) -> None:
         """Abandon these, which nothing remembers, and the older ones for which that holds too.
