@@ -283,6 +283,10 @@ class ReceivingThread(msgspec.Struct, frozen=True):
     waiting: bool
 
 
+SENT_FROM_DISK_NS: Final = 1_000_000_000
+"""How long `SentStore.sent_from_disk` has a message after its send."""
+
+
 class SentStore(Protocol):
     """Keeps sent messages on disk, so that they survive a kill. A durable endpoint has one."""
 
@@ -302,7 +306,9 @@ class SentStore(Protocol):
         ...
 
     def sent_from_disk(self, ids: Collection[UUID]) -> Sequence[UMessage]:
-        """Of these, messages that were on disk before they were sent, and have no receipt. They stay there for 1 s.
+        """Of these, messages that were on disk before they were sent, and have no receipt.
+
+        They stay there for `SENT_FROM_DISK_NS`.
 
         Not all of them if they are large or the store is busy: the caller should try again. Waits as `keep`.
         """

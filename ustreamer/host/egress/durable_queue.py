@@ -50,7 +50,7 @@ from ustreamer.host.egress.sent_records import SentRecords
 from ustreamer.host.egress.write_buffer import WriteBuffer
 from ustreamer.host.storage.spool import Spool, SpoolLimits
 from ustreamer.host.storage.spool_records import SENT, SpoolRecord
-from ustreamer.transport_port import EndpointTransport
+from ustreamer.transport_port import SENT_FROM_DISK_NS, EndpointTransport
 from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatus, UStatusError
@@ -74,7 +74,6 @@ _END_WRITER_S: Final = 2.0
 _DELETE_BATCH: Final = 128  # deletes of one transaction: a full batch needs no linger
 _RETRY_S: Final = 0.5  # after a failed write
 _UNRECEIPTED_LIMIT: Final = 4_096  # a kill repeats them too, and their receiver drops copies
-_UNRECEIPTED_NS: Final = 1_000_000_000  # by then the message is among the sent ones, or it was refused there
 _POLL_S: Final = 0.02
 _KEEP_LOCK_S: Final = 0.025  # a sender may hold the lock while its send waits
 _READ: Final = 1_000
@@ -459,7 +458,7 @@ class DurableQueue(EndpointQueue):
         now_ns = self._clock.monotonic_ns()
         while self._unreceipted:
             key, (id, sent_ns) = next(iter(self._unreceipted.items()))
-            is_kept = self._sent_records.is_on_disk(id) or now_ns - sent_ns > _UNRECEIPTED_NS
+            is_kept = self._sent_records.is_on_disk(id) or now_ns - sent_ns > SENT_FROM_DISK_NS
             if not is_kept and self._awaits_receipt(id):
                 return
             del self._unreceipted[key]

@@ -216,7 +216,7 @@ class Spool:
 
     def write_receivers(self, receivers: Sequence[str]) -> None:
         """Replace the receivers of the sent messages. Raises UStatusError as `LmdbStore.commit`."""
-        self._store.commit([(RECEIVERS_KEY, encode_value(RECEIVERS_KEY, receivers))])
+        self._store.commit([(RECEIVERS_KEY, encode_value(RECEIVERS_KEY, receivers))], exceed_map=True)
 
     def delete_messages(self, keys: Iterable[bytes]) -> None:
         """Delete messages; deletions that the disk refuses are retried with the next call."""

@@ -254,7 +254,7 @@ class PossibleLosses:
             # Once each: a message that was put again is remembered twice, and copies would double at each loss.
             puts = (*publisher.to_retransmit, *remembered.get(publisher, ()))
             publisher.to_retransmit = list({each[1].id: each for each in puts}.values())
-            self._receipts.block(publisher, _ids_of(publisher.to_retransmit))
+            self._receipts.block(publisher, publisher.to_retransmit)
             self._new_losses[publisher] = _NewLoss(self._monotonic_ns() + DETECTION_NS)
 
     def _bound_waiting(self) -> None:

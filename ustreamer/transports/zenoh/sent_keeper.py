@@ -74,6 +74,7 @@ class AwaitedKeeper:
         self._kept: dict[bytes, _KeptPut | None] = {}  # None: ignored
         self._by_publisher: dict[Hashable, dict[bytes, None]] = {}
         self._requests: dict[bytes, UUID] = {}
+        self._new: dict[Hashable, list[bytes]] = {}
 
     @property
     def known(self) -> KeysView[bytes]:
@@ -114,8 +115,14 @@ class AwaitedKeeper:
                 continue
             self._kept[id] = _KeptPut(publisher, put_ns, message.id, put_ns)
             self._by_publisher.setdefault(publisher, {})[id] = None
+            self._new.setdefault(publisher, []).append(id)
             if message.attributes.type is UMessageType.REQUEST:
                 self._requests[id] = message.id
+
+    def pop_new(self) -> list[tuple[Hashable, list[bytes]]]:
+        """What was stored since the last call, by publisher."""
+        new, self._new = self._new, {}
+        return list(new.items())
 
     def read(self, id: bytes) -> tuple[int, UMessage] | None:
         """The time of the put, and the message from the store; None if it is not there."""

@@ -171,7 +171,7 @@ class Awaited(AwaitedReceipts):
     def __init__(self) -> None:
         self.now_ns = 100 * NS_PER_S
         super().__init__("own", lambda: self.now_ns, WINDOW_NS)
-        self._updated_ns = self.now_ns
+        self._advanced_ns = self.now_ns
         self.sent_to = lambda: set(self._receivers.values())
 
     def appear(self, instance: str = "1") -> Receiver:
@@ -402,7 +402,7 @@ def test_the_window_runs_only_while_others_receive() -> None:
         awaited.now_ns += WINDOW_NS // 3
         awaited.lost(awaited.now_ns)
     assert not receiver.has_left
-    awaited.now_ns += 1
+    awaited.now_ns += NS_PER_S
     awaited.lost(awaited.now_ns)
     assert receiver.has_left
 

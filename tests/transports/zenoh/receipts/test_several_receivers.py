@@ -23,7 +23,7 @@ from ustreamer.testing.durable_contract import RecordedSentStore
 from ustreamer.transports.zenoh.receipts.receipt_keys import receipt_id
 
 WINDOW_MS = 4_000
-ABOUT_MS = 300
+ABOUT_MS = 600
 """A receiver that is away for the window, give or take this, may count as having left."""
 FIRST_PUTS_MS = 450
 """`DISCOVERY_NS`, without a tick."""

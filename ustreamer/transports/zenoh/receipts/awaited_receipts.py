@@ -60,6 +60,8 @@ _MAX_RETRANSMISSIONS: Final = 8  # of one put
 _MAX_PROBES: Final = 10
 _LOST_NS: Final = 1_000_000_000
 """A put without a receipt counts as lost if a put this much later has one."""
+_STEP_NS: Final = 200_000_000
+"""The steps in which a window passes: with 16 384 publishers each one takes some ms."""
 _MIN_TIMEOUT_NS: Final = 50_000_000
 _MAX_TIMEOUT_NS: Final = 500_000_000
 
@@ -150,8 +152,8 @@ class AwaitedReceipts:
     payloads, and receivers above the bound.
     """
 
-    MAX_STEP_NS: ClassVar = 200_000_000
-    """At most so much of a window passes between two calls of `lost`. Usually they are 50 ms apart."""
+    MAX_STEP_NS: ClassVar = 2 * _STEP_NS
+    """At most so much of a window passes at once, also if nothing could be done for a longer time."""
 
     def __init__(self, instance: str, monotonic_ns: Callable[[], int], window_ns: int) -> None:
         """`instance` is this process, whose own tokens are ignored. A receiver that is away is waited for `window_ns`."""
@@ -170,7 +172,7 @@ class AwaitedReceipts:
         self._monotonic_ns = monotonic_ns
         self._window_ns = window_ns
         self._lock = Lock()
-        self._updated_ns = 0
+        self._advanced_ns = 0
         self._receivers: dict[tuple[str, str], Receiver] = {}
         self._latency_ns = 0
         """From the oldest put of a receipt to the receipt, on average."""
@@ -455,7 +457,10 @@ class AwaitedReceipts:
 
     def abandon(self, ids: Sequence[bytes]) -> None:
         """These were never confirmed, and are not put again."""
-        self.missing += sum(id in each for each in self._puts() for id in ids)
+        for each in self._puts():
+            others = set(ids)
+            each.subtract_from(others)
+            self.missing += len(ids) - len(others)
         self.forget(ids)
 
     def before(self, ids: Mapping[bytes, int]) -> set[bytes]:
@@ -469,26 +474,19 @@ class AwaitedReceipts:
     def _update_receivers(self, now_ns: int) -> None:
         """Apply ended tokens and the bounds. Wait no longer for receivers that are away for longer than the window."""
         left: list[tuple[int, tuple[str, str]]] = []
-        # Without a link there are no ticks, and no time passes.
-        step_ns, self._updated_ns = min(now_ns - self._updated_ns, self.MAX_STEP_NS), now_ns
-        any_away = any(not each.tokens for each in tuple(self._receivers.values()))
-        sent_to = self.sent_to() if any_away else frozenset[Receiver]()
+        self._advance_windows(now_ns)
         for name, receiver in tuple(self._receivers.items()):
             self._drop_retransmissions(trimmed := receiver.puts.trim(MAX_AWAITED))
             self.missing += len(trimmed)
-            if (
-                receiver in sent_to or receiver.puts.oldest_ns < NEVER_NS
-            ):  # puts of a closed publisher are blocked
-                receiver.away_ns += step_ns
-            is_gone = not receiver.tokens and receiver.away_ns > self._window_ns
             with self._lock:
+                is_gone = not receiver.tokens and receiver.away_ns > self._window_ns
                 if now_ns - receiver.changed_ns > _LOST_NS and (receiver.tokens or is_gone):
                     if len(receiver.tokens) != len(receiver.last_tokens):
                         self._mark_changed()
                     receiver.last_tokens = dict(receiver.tokens)
-                receiver.has_left = is_gone and not receiver.tokens
-                if receiver.has_left and not receiver.puts.has_blocked:
-                    self._receivers.pop(name, None)
+                receiver.has_left = is_gone
+                if is_gone and not receiver.puts.has_blocked and self._receivers.get(name) is receiver:
+                    del self._receivers[name]
                     self._mark_changed()
             if receiver.has_left:
                 self._miss(receiver, list(receiver.puts.before(NEVER_NS)))
@@ -502,6 +500,25 @@ class AwaitedReceipts:
                 del self._receivers[name]
                 self._mark_changed()
             self._miss(left_one, list(receiver.puts.all_before(NEVER_NS, frozenset())))
+
+    def _advance_windows(self, now_ns: int) -> None:
+        """Let the windows of the receivers pass that are away and miss what others receive.
+
+        Else only puts that no publisher would make again are given up when they are older than the window.
+        """
+        step_ns = now_ns - self._advanced_ns
+        if step_ns < _STEP_NS:
+            return
+        self._advanced_ns = now_ns
+        away = [each for each in tuple(self._receivers.values()) if not each.tokens]
+        sent_to = self.sent_to() if away else frozenset[Receiver]()
+        for each in away:
+            if each not in sent_to:
+                self._miss(each, list(each.puts.before(now_ns - self._window_ns)))
+                continue
+            with self._lock:
+                if not each.tokens:
+                    each.away_ns += min(step_ns, self.MAX_STEP_NS)
 
     def _miss(self, receiver: Receiver, ids: Sequence[bytes]) -> None:
         """Wait no longer for these receipts of a receiver that has left. The others may still give theirs."""

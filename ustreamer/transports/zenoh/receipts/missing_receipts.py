@@ -5,11 +5,12 @@ In: the receivers and their receipts (`AwaitedReceipts`), what the memory and th
 make again, in the order of their first puts, and calls of a `SentStore`.
 """
 
+from collections import deque
 from collections.abc import Callable, Hashable, Iterator, KeysView, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final
 
-from ustreamer.transport_port import SentStore
+from ustreamer.transport_port import SENT_FROM_DISK_NS, SentStore
 from ustreamer.transports.zenoh.receipts.awaited_receipts import AwaitedReceipts, Receiver
 from ustreamer.transports.zenoh.receipts.no_receipts import NEVER_NS, NoReceipts
 from ustreamer.transports.zenoh.receipts.receipt_keys import receipt_id, uuid_of
@@ -50,6 +51,7 @@ class MissingReceipts(NoReceipts):
         self._remembered_since = remembered_since
         self._put_again = put_again
         self._answered_requests = answered_requests
+        self._newly_blocked: deque[tuple[Hashable, Sequence[tuple[int, UMessage]]]] = deque()
         awaited.sent_to = self._sent_to
         if store is not None:
             awaited.restore(store.receivers())
@@ -69,9 +71,10 @@ class MissingReceipts(NoReceipts):
         self._keep_receivers(keeper)
         now_ns = self._monotonic_ns()
         overdue = self.awaited.overdue(now_ns, keeper.known)
-        if overdue:
-            remembered = self._remembered_of(overdue)
-            found = self._evicted_of(overdue, remembered.keys()) | remembered
+        blocked = self._pop_blocked(keeper)
+        if overdue or blocked:
+            known = blocked | (self._remembered_of(overdue) if overdue else {})
+            found = self._evicted_of(overdue, known.keys()) | known
             answered = {id for id, each in found.items() if self._answered_requests.has(each[2])}
             keeper.keep({id: each for id, each in found.items() if id not in answered})
             # A put in progress is remembered later.
@@ -80,8 +83,22 @@ class MissingReceipts(NoReceipts):
                 for id, put_ns in overdue.items()
                 if id in answered or (id not in found and now_ns - put_ns > _FORGOTTEN_NS)
             )
+            busy = (
+                (each[0], [each[1:]]) for id, each in blocked.items() if id not in answered | keeper.known
+            )
+            self._newly_blocked.extend(busy)  # again at the next tick
         answered = {id for id, request in keeper.requests.items() if request in self._answered_requests}
         keeper.release(self.awaited.received_of(keeper.known) | answered)
+
+    def _pop_blocked(self, keeper: AwaitedKeeper) -> dict[bytes, Put]:
+        """The puts of publishers that lost their subscribers just now. Their receipts will not come soon."""
+        found: dict[bytes, Put] = {}
+        while self._newly_blocked:
+            publisher, puts = self._newly_blocked.popleft()
+            found.update((receipt_id(message.id), (publisher, put_ns, message)) for put_ns, message in puts)
+        return {
+            id: each for id, each in found.items() if id not in keeper.known and self.awaited.is_awaited(id)
+        }
 
     def _keep_receivers(self, keeper: AwaitedKeeper) -> None:
         """Store the tokens of the receivers, if they have changed."""
@@ -97,15 +114,20 @@ class MissingReceipts(NoReceipts):
         awaited = self.awaited
         if awaited.changed:
             self._update_receivers()
+        self._block_kept()
         lost = awaited.lost(self._monotonic_ns())
         if not lost:
             return
+        now_ns = self._monotonic_ns()
         remembered, forgotten = self._remembered_since_first(lost), dict[bytes, int]()
         found = {id: each for id, each in remembered.items() if id in lost}
         for id in [each for each in lost if each not in found]:
             stored = None if self.keeper is None else self.keeper.read(id)
             if stored is None:
-                forgotten[id] = lost[id]
+                if self._may_be_kept(id, now_ns - lost[id]):
+                    awaited.postpone(id)
+                else:
+                    forgotten[id] = lost[id]
             elif self._has_closed_route(stored[1]):
                 awaited.postpone(id)  # the next tick reads it again
             else:
@@ -117,6 +139,16 @@ class MissingReceipts(NoReceipts):
                 self._retransmit_put(id, put_ns, message)
         if forgotten:
             self._abandon(forgotten, remembered.keys())
+
+    def _block_kept(self) -> None:
+        """Block what was kept since the last call, if its publisher has lost its subscribers meanwhile."""
+        for publisher, ids in self.keeper.pop_new() if self.keeper is not None else ():
+            if isinstance(publisher, RoutePublisher) and not publisher.open:
+                self.awaited.block(ids)
+
+    def _may_be_kept(self, id: bytes, age_ns: int) -> bool:
+        """Whether the disk may have this put from before, so that `keep_overdue` keeps it soon."""
+        return self.keeper is not None and id not in self.keeper.known and age_ns < SENT_FROM_DISK_NS
 
     def _sent_to(self) -> set[Receiver]:
         return {receiver for each in self._publishers if each.open for receiver in each.receivers}
@@ -203,10 +235,11 @@ class MissingReceipts(NoReceipts):
         if self.keeper is not None:
             self.keeper.on_put_again(id, now_ns)
 
-    def block(self, publisher: RoutePublisher, ids: Sequence[bytes]) -> None:
+    def block(self, publisher: RoutePublisher, puts: Sequence[tuple[int, UMessage]]) -> None:
         """A publisher will put these again, and what the store has of it, when it has a subscriber."""
-        self.awaited.block(ids)
+        self.awaited.block([receipt_id(message.id) for _, message in puts])
         if self.keeper is not None:
+            self._newly_blocked.append((publisher, puts))
             self.awaited.block(self.keeper.ids_of(publisher))
 
     def has_stored(self, publisher: RoutePublisher) -> bool:
@@ -243,7 +276,7 @@ class MissingReceipts(NoReceipts):
 
     def miss_left(self) -> set[UUID]:
         """As `AwaitedReceipts.miss_left`: the next process does not know these receivers."""
-        return set(map(uuid_of, self.awaited.miss_left()))
+        return {id for id in map(uuid_of, self.awaited.miss_left()) if id not in self._answered_requests}
 
     def remembered(self) -> Iterator[tuple[int, RoutePublisher, UMessage]]:
         """The remembered puts, with their times, but no answered Requests."""

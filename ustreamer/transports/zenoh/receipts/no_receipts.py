@@ -37,7 +37,7 @@ class NoReceipts:
     def received_of(self, ids: KeysView[bytes]) -> AbstractSet[bytes]:
         return ids
 
-    def block(self, publisher: RoutePublisher, ids: Sequence[bytes]) -> None:
+    def block(self, publisher: RoutePublisher, puts: Sequence[tuple[int, UMessage]]) -> None:
         pass
 
     def forget(self, ids: Sequence[bytes]) -> None:
