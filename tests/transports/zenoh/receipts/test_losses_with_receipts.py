@@ -210,6 +210,34 @@ def test_a_receiver_that_appears_while_the_store_is_written_is_stored_at_the_nex
     assert second in store.receivers()
 
 
+def test_what_was_put_from_the_disk_is_not_given_up_before_it_is_kept(make_bench: MakeBench) -> None:
+    """The receiver is back before these puts are overdue, and the memory has no room for all of them."""
+    puts = LossesRig(make_bench())
+    puts.find_subscriber()
+    messages = [puts.put(number) for number in range(7)]
+    puts.store.on_disk = {each.id: each for each in messages[:4]}
+    for is_present in (False, True):
+        puts.awaited.on_token(TOKEN, is_present=is_present)
+    puts.awaited.on_receipt(receipt_key(GIVER), b"")
+    puts.losses.on_tick()
+    assert (puts.again, puts.awaited.missing) == ([4, 5, 6], 0)
+    puts.tick_until(lambda: set(puts.again) == set(range(7)), "the puts from the disk")
+    assert puts.awaited.missing == 0
+
+
+def test_what_is_kept_after_its_route_has_closed_is_put_again_when_it_opens(make_bench: MakeBench) -> None:
+    puts = LossesRig(make_bench())
+    puts.find_subscriber()
+    messages = [puts.put(number) for number in range(7)]
+    puts.store.on_disk = {each.id: each for each in messages[:4]}
+    puts.lose_subscriber()
+    puts.tick_until(lambda: len(puts.receipts.stored_ids(puts.publisher, frozenset())) == 7, "the write")
+    puts.losses.on_tick()
+    assert puts.receiver.puts.oldest_ns == NEVER_NS  # all are blocked
+    puts.find_subscriber()
+    assert sorted(puts.again) == list(range(7))
+
+
 def test_what_a_lost_subscriber_has_not_confirmed_is_kept_before_it_is_overdue(make_bench: MakeBench) -> None:
     puts = LossesRig(make_bench(), 16_000_000)
     puts.find_subscriber()
