@@ -111,6 +111,8 @@ class Network:
         self._sender_processes = 0
         self._create_sender()
         self.receivers = [Receiver(number) for number in range(receivers)]
+        self.plain = Receiver(-1)
+        """A subscriber that gives no receipts, and that is promised nothing."""
         self.puts: list[Put] = []
         self.last_put_ns: dict[bytes, int] = {}
         """When each message was put last."""
@@ -181,7 +183,7 @@ class Network:
         if self.router is not None:
             self._connect_sender()
         self._declare_all()
-        for each in self.receivers:
+        for each in (*self.receivers, self.plain):
             each.known_tokens.clear()
             each.known_since_ns = dict.fromkeys(each.known_since_ns, self.now_ns)
             for topic in sorted(each.subscribed):
@@ -271,7 +273,7 @@ class Network:
     def start_router(self) -> None:
         """The receivers connect to it later, and declare their subscribers again."""
         self._connect_sender()
-        for each in self.receivers:
+        for each in (*self.receivers, self.plain):
             self._after("", self.reconnect_ms(), partial(self._connect, each))
 
     def _connect_sender(self) -> None:
@@ -306,7 +308,7 @@ class Network:
         self._connections += 1
         self._waiting.clear()
         self.links._remove_node(self._NODE, self.now_ns)
-        for each in self.receivers:
+        for each in (*self.receivers, self.plain):
             self._disconnect(each)
 
     # --- the receivers ------------------------------------------------------------------------------------------------
@@ -321,12 +323,15 @@ class Network:
         receiver.subscribed.add(topic)
         receiver.subscribed_ns[topic] = self.now_ns
         self._send_declaration(receiver, topic)
+        if receiver is self.plain:
+            return
         latency_ms = max(self._last_due["tokens"], self._last_due["subscribers"]) - self.now_ns
         self._send_receipt(receiver, b"", latency_ms // MS)
 
     def _send_declaration(self, receiver: Receiver, topic: int) -> None:
         giver = receiver.giver
-        self._deliver_to_sender("tokens", lambda: self._learn_token(receiver, giver, topic))
+        if receiver is not self.plain:
+            self._deliver_to_sender("tokens", lambda: self._learn_token(receiver, giver, topic))
         self._deliver_to_sender("subscribers", lambda: self._learn_subscriber(receiver, topic))
 
     def _deliver_to_sender(self, stream: str, event: Callable[[], None]) -> None:
@@ -346,7 +351,8 @@ class Network:
     def _withdraw(self, receiver: Receiver, topic: int) -> None:
         receiver.subscribed.discard(topic)
         giver = receiver.giver
-        self._deliver_to_sender("tokens", lambda: self._lose_token(receiver, giver, topic))
+        if receiver is not self.plain:
+            self._deliver_to_sender("tokens", lambda: self._lose_token(receiver, giver, topic))
         self._deliver_to_sender("subscribers", lambda: self._lose_subscriber(receiver, topic))
 
     def subscribe(self, receiver: Receiver, topic: int) -> None:

@@ -167,6 +167,14 @@ class ReceiversMachine(RuleBasedStateMachine):
         receiver.known_since_ns.pop(topic, None)
         self.network.unsubscribe(receiver, topic)
 
+    @rule(topic=topics, subscribes=st.booleans())
+    def plain_subscriber(self, topic: int, subscribes: bool) -> None:
+        """It keeps the route of a topic open while receivers are away."""
+        if subscribes:
+            self.network.subscribe(self.network.plain, topic)
+        else:
+            self.network.unsubscribe(self.network.plain, topic)
+
     @rule(number=receivers, puts=st.tuples(numbers, numbers))
     def kill(self, number: int, puts: tuple[int, int]) -> None:
         before, after = puts
