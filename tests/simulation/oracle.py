@@ -321,13 +321,16 @@ class Oracle:
         records = self._host.disk.stores.get(str(STATE_DIR / DIRECTORY), {})
         numbers = sorted(key for key in records if key != _FIRST_NUMBER)[self._host.letters_before_stop :]
         letters = [decode_letter(number, records[number])[1] for number in numbers]
-        # A stop soon after the end of one of several subscriptions reports what was sent in the second after that.
-        excused = {id for app in self._host.networks[OUTSIDE].apps for id in app.excused}
+        excused = self._excused()
         letters = [each for each in letters if wire_id(each.message.id) not in excused]
         returned = self._returned()
         left = sum(not _is_expected(each, returned) for each in letters)
         if left > 0 and not self._host.disk.was_refusing:
             yield Violation("left", f"the last stop made {left} dead letters, although all links worked")
+
+    def _excused(self) -> set[bytes]:
+        """What was sent while a receiver had ended one of several subscriptions, and the streamer did not know it yet."""
+        return {id for app in self._host.networks[OUTSIDE].apps for id in app.excused}
 
     def _repetitions(self) -> Iterable[Violation]:
         """After an orderly stop with working links, the disk holds nothing that has arrived."""
@@ -335,7 +338,8 @@ class Oracle:
         if start_ns is None:
             return
         put_ns = self._host.networks[OUTSIDE].put_ns
-        arrived = (id for id in self._world.received if self._world.has_arrived(id, start_ns))
+        received = self._world.received.keys() - self._excused()
+        arrived = (id for id in received if self._world.has_arrived(id, start_ns))
         again = [id for id in arrived if start_ns < put_ns.get(id, 0)]
         if again:
             yield Violation(
