@@ -286,6 +286,20 @@ STORIES: Final[Mapping[str, Story]] = {
         commit_ms=40,
         has_backend=True,
     ),
+    "11 a subscription ends while its durable sender is off": Story(
+        54_124,
+        (
+            Step(0, "publish", ("shared", 60, 200, 8, 0)),
+            Step(0, "stall backend", (3_414,)),
+            Step(377, "power", (5_000,)),
+            Step(1_625, "unsubscribe", ("first", 12, 41_953, 13_634)),
+        ),
+        HostConfig(durable=True, receipts=True, read_ledger_ms=21),
+        LinkSizes(128_000, 2_500_000, 1_500_000),
+        commit_ms=40,
+        interrupt_every=50,
+        has_backend=True,
+    ),
     "11 router killed just after an answer": Story(
         9_500,
         (
