@@ -139,9 +139,10 @@ def test_a_hanging_receiving_thread_is_restarted_and_nothing_stored_is_lost(serv
         wait_until(
             lambda: fleet.events(stored) and fleet.events(stored)[-1].payload == b"2", "the stored events"
         )
-        # The next start also repeats what was sent just before an outage, before all others.
-        waited = [b"0", b"1", b"2"]
-        assert [each.payload for each in fleet.events(stored)] in (waited, [b"first", *waited])
+        *copies, zero, one, two = fleet.events(stored)
+        assert [each.payload for each in (zero, one, two)] == [b"0", b"1", b"2"]
+        # A message that was unconfirmed when its link ended is on disk. The next start sends it before all others.
+        assert [each.payload for each in copies] in ([], [b"first"])
         assert app.call(wire.Uri("hpc.vin1", 0, 3, wire.FETCH_SUBSCRIBERS), wire.topic_request(topic)).payload
         for number in range(100):
             service.send_event(topic, b"%d" % number)
