@@ -168,7 +168,7 @@ def compare(payload: int, load: Load, repeats: int, progress: Callable[[str], No
         with SomeipTestbed(Path(directory), payload) as stage:
             rigs = [
                 stage.reference_rig(Subject.BARE),
-                stage.reference_rig(Subject.LIBRARY),
+                stage.reference_rig(Subject.SOMEIP_LIBRARY),
                 stage.streamer_rig(),
             ]
             rounds: list[list[Round]] = [[] for _ in rigs]

@@ -99,7 +99,7 @@ class Subject(StrEnum):
     STREAMER = "streamer"
     RECORDED = "recorder on"
     DIRECT = "direct"
-    LIBRARY = "library"
+    SOMEIP_LIBRARY = "library"
     REFERENCE = "reference"
 
 
