@@ -300,6 +300,17 @@ STORIES: Final[Mapping[str, Story]] = {
         interrupt_every=50,
         has_backend=True,
     ),
+    "11 Zenoh reports the end of a link again after the next one": Story(
+        48,
+        (
+            Step(4_438, "publish", ("event", 250, 200, 100, 0)),
+            Step(4_441, "cut", (OUTSIDE, 5_632)),
+        ),
+        HostConfig(durable=False, retransmit_bytes=130_000, read_ledger_ms=21),
+        SMALL_SIZES,
+        commit_ms=8,
+        interrupt_every=7,
+    ),
     "11 router killed just after an answer": Story(
         9_500,
         (

@@ -37,6 +37,12 @@ class Mutation(NamedTuple):
 
 MUTATIONS: Final = (
     Mutation(
+        "the end of an earlier link ends the present one",
+        f"{_ZENOH}/link_monitor.py",
+        "if node in self._nodes and self._has_transport(node):",
+        "if False:",
+    ),
+    Mutation(
         "a publisher that lost its subscribers is not noted",
         f"{_ZENOH}/possible_losses.py",
         "self._losses.setdefault(publisher, now_ns)",

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 LEASE_NS: Final = 10 * NS_PER_S
 PUT_WAIT_NS: Final = 5 * NS_PER_S
+_LEASE: Final = "lease"
 _KEEPALIVE_NS: Final = LEASE_NS // 4
 _KEEPALIVE_BYTES: Final = 3
 _QUERY_BYTES: Final = 36
@@ -115,6 +116,8 @@ class SimLink:
         self._is_closed_here = False
         self._closes_late = False
         """True if Zenoh reports the end of the stream before it closes its socket."""
+        self.is_reported_twice = False
+        """True if Zenoh reports the end again when the router resumes."""
         self._pumping = False
 
     # --- towards the router -------------------------------------------------------------------------------------------
@@ -247,13 +250,14 @@ class SimLink:
 
     def _on_lease(self, since_ns: int) -> None:
         if self._silent_since_ns == since_ns and not self.dead:
-            self.close_here("lease")
+            self.close_here(_LEASE)
 
     def close_here(self, why: str) -> None:
         """Zenoh closes the link on our side. Messages in our buffers are lost; the session learns of it later."""
         if self.dead:
             return
         self.dead = self.is_broken = True
+        self.is_reported_twice = why != _LEASE
         self._unacked_at_end = self.sent.bytes  # as long as the socket is open, its kernel has them
         lost = self.queue.clear() + self.sent.clear()
         self.network.note(f"link of {self.session.name} closed ({why}): {len(lost)} messages lost in it")

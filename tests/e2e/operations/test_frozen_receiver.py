@@ -100,7 +100,8 @@ def test_a_frozen_subscriber_is_suspect_and_then_a_receiver_that_stopped_reading
         assert found["cause"] == "receiver_stalled"
         assert "stopped reading" in found["text"]
         stopped.send_signal(signal.SIGCONT)
-        wait_until(lambda: cause_of(config)["cause"] != "receiver_stalled", "the receiver", CLOSED_S)
+        wait_until(lambda: Streamed.read(tmp_path).endpoints["stopped"]["links"] == 1, "the link", CLOSED_S)
+        assert cause_of(config)["cause"] != "receiver_stalled"
         process.stop()
 
 

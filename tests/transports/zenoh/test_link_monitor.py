@@ -686,6 +686,78 @@ def test_a_lost_last_connection_is_reported_once() -> None:
     assert links.up
 
 
+class Reconnected:
+    """A node whose end Zenoh reports twice; `listed`: Zenoh has a transport to it."""
+
+    def __init__(self) -> None:
+        self.listed = True
+        self.links = monitor_of("node")
+        self.notified: list[bool] = []
+        self.links.add_watcher(self.notified.append)
+        info = SimpleNamespace(transports=self.transports, links=list)
+        self.links._session = SimpleNamespace(info=info)  # type: ignore[assignment]
+
+    def transports(self) -> list[Any]:
+        return [SimpleNamespace(zid="node", is_multicast=False)] if self.listed else []
+
+    def report(self, at_ms: int, *, here: bool) -> bool:
+        return self.links._apply_event(event("node", here=here), at_ms * MS)
+
+    def tick(self, at_ms: int) -> None:
+        self.links._tick(at_ms * MS)
+
+
+def test_the_end_of_an_earlier_connection_does_not_end_the_new_one() -> None:
+    node = Reconnected()
+    assert not node.report(10_000, here=False)
+    for at_ms in range(10_050, 12_000, 50):
+        node.tick(at_ms)
+    assert node.links.up
+    assert node.notified == []
+    assert not node.links._losses
+    # The next end is its own.
+    node.listed = False
+    assert node.report(20_000, here=False)
+    assert not node.links.up
+
+
+def test_a_transport_that_zenoh_has_for_a_moment_longer_ends_the_connection_at_the_next_tick() -> None:
+    node = Reconnected()
+    assert not node.report(10_000, here=False)
+    node.listed = False
+    node.tick(10_050)
+    assert not node.links.up
+    assert node.notified == [False]
+    assert len(node.links._losses) == 1
+
+
+def test_an_end_that_is_known_after_the_next_connection_is_a_loss_before_it() -> None:
+    node = Reconnected()
+    assert not node.report(10_000, here=False)
+    assert node.report(10_010, here=True)
+    assert node.notified == [False]
+    assert node.links.up
+    [loss] = node.links._losses
+    assert loss.until_ns == 10_010 * MS
+    node.tick(10_050)  # the end is settled, whatever Zenoh has then
+    node.listed = False
+    node.tick(10_100)
+    assert node.links.up
+
+
+def test_a_closed_connection_with_a_doubtful_end_is_settled_when_zenoh_has_no_transport() -> None:
+    node, kernel = Reconnected(), Kernel()
+    connect_kernel(node.links, "node", kernel)
+    assert not node.report(10_000, here=False)
+    kernel.is_closed = True
+    node.tick(10_050)
+    assert not node.links.up
+    node.listed = False
+    node.tick(10_100)
+    assert not node.links._unreported
+    assert node.notified == [False]
+
+
 class TwoLinks:
     """A node with two links: both peers connect to each other. The session lists the first one first."""
 
@@ -695,7 +767,8 @@ class TwoLinks:
         monkeypatch.setattr(link_monitor, "find_link", lambda src, _: self.kernels.get(src))
         self.links = LinkMonitor(EndpointContext("backbone", "hpc", ManualClock().clock()))
         ends = SimpleNamespace(
-            links=lambda: [SimpleNamespace(zid="node", src=each, dst="") for each in self.listed]
+            links=lambda: [SimpleNamespace(zid="node", src=each, dst="") for each in self.listed],
+            transports=list,
         )
         self.links._session = SimpleNamespace(info=ends)  # type: ignore[assignment]
         self.links._apply_event(event("node", here=True, is_router=is_router), 0)
