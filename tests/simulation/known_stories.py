@@ -300,7 +300,7 @@ STORIES: Final[Mapping[str, Story]] = {
         interrupt_every=50,
         has_backend=True,
     ),
-    "11 Zenoh reports the end of a link again after the next one": Story(
+    "11 Zenoh reports the end of a link again after the next connection": Story(
         48,
         (
             Step(4_438, "publish", ("event", 250, 200, 100, 0)),

@@ -37,10 +37,10 @@ class Mutation(NamedTuple):
 
 MUTATIONS: Final = (
     Mutation(
-        "the end of an earlier link ends the present one",
+        "a link that Zenoh has closed is not shut down",
         f"{_ZENOH}/link_monitor.py",
-        "if node in self._nodes and self._has_transport(node):",
-        "if False:",
+        "removed.link.shut_down()",
+        "pass",
     ),
     Mutation(
         "a publisher that lost its subscribers is not noted",

@@ -197,8 +197,7 @@ class SimSession:
         self.info = self
         self._on_event: Callable[[Any], None] | None = None
         self._connects = 0
-        self._ended_twice = ""
-        """The node of the last link if Zenoh is to report its end again."""
+        self._last_link: SimLink | None = None
         self._tokens: set[str] = set()
         self._token_subscriber = SimCallback()
         self.scheduler.spawn(f"{self.name} zenoh", self._run_callbacks, process)
@@ -225,17 +224,16 @@ class SimSession:
             return
         self.link = SimLink(self.network, self, self.network.sizes)
         self._post_event(zenoh.SampleKind.PUT, self.link.zid)
-        if self._ended_twice == self.link.zid:  # after the new connection, as this is the worst order
+        last, self._last_link = self._last_link, None
+        if last is not None and last.is_reported_twice and last.zid == self.link.zid:
             self._post_event(zenoh.SampleKind.DELETE, self.link.zid)
-        self._ended_twice = ""
         self.network.on_topology_change()
 
     def on_link_lost(self, link: SimLink) -> None:
         """Zenoh reports the end of the link: to publishers and the listener, in any order."""
         if self.link is not link:
             return
-        self.link = None
-        self._ended_twice = link.zid if link.is_reported_twice else ""
+        self.link, self._last_link = None, link
         self.network.on_topology_change()
         reports = [lambda: self._post_event(zenoh.SampleKind.DELETE, link.zid), self.refresh_matching]
         self.network.rng.shuffle(reports)
@@ -265,9 +263,6 @@ class SimSession:
     def undeclare(self) -> None:
         """End of the listener for transport events."""
         self._on_event = None
-
-    def transports(self) -> list[Any]:
-        return [] if self.link is None else [SimpleNamespace(zid=self.link.zid, is_multicast=False)]
 
     def links(self) -> list[Any]:
         if self.link is None or self.link.reported:

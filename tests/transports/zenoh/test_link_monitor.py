@@ -31,11 +31,15 @@ class Kernel:
         self.frozen = self.is_cut = self.is_full = False
         self.in_flight = 0
         """The data without acknowledgement at the time of the check, as on a busy link."""
-        self.ended = self.is_closed = self.is_released = False
+        self.ended = self.is_closed = self.is_released = self.is_shut_down = False
         self.unread = 0
 
     def release(self) -> None:
         self.is_released = True
+
+    def shut_down(self) -> None:
+        assert not self.is_released
+        self.is_shut_down = True
 
     def state(self) -> TcpState:
         return TcpState(
@@ -686,76 +690,18 @@ def test_a_lost_last_connection_is_reported_once() -> None:
     assert links.up
 
 
-class Reconnected:
-    """A node whose end Zenoh reports twice; `listed`: Zenoh has a transport to it."""
-
-    def __init__(self) -> None:
-        self.listed = True
-        self.links = monitor_of("node")
-        self.notified: list[bool] = []
-        self.links.add_watcher(self.notified.append)
-        info = SimpleNamespace(transports=self.transports, links=list)
-        self.links._session = SimpleNamespace(info=info)  # type: ignore[assignment]
-
-    def transports(self) -> list[Any]:
-        return [SimpleNamespace(zid="node", is_multicast=False)] if self.listed else []
-
-    def report(self, at_ms: int, *, here: bool) -> bool:
-        return self.links._apply_event(event("node", here=here), at_ms * MS)
-
-    def tick(self, at_ms: int) -> None:
-        self.links._tick(at_ms * MS)
-
-
-def test_the_end_of_an_earlier_connection_does_not_end_the_new_one() -> None:
-    node = Reconnected()
-    assert not node.report(10_000, here=False)
-    for at_ms in range(10_050, 12_000, 50):
-        node.tick(at_ms)
-    assert node.links.up
-    assert node.notified == []
-    assert not node.links._losses
-    # The next end is its own.
-    node.listed = False
-    assert node.report(20_000, here=False)
-    assert not node.links.up
-
-
-def test_a_transport_that_zenoh_has_for_a_moment_longer_ends_the_connection_at_the_next_tick() -> None:
-    node = Reconnected()
-    assert not node.report(10_000, here=False)
-    node.listed = False
-    node.tick(10_050)
-    assert not node.links.up
-    assert node.notified == [False]
-    assert len(node.links._losses) == 1
-
-
-def test_an_end_that_is_known_after_the_next_connection_is_a_loss_before_it() -> None:
-    node = Reconnected()
-    assert not node.report(10_000, here=False)
-    assert node.report(10_010, here=True)
-    assert node.notified == [False]
-    assert node.links.up
-    [loss] = node.links._losses
-    assert loss.until_ns == 10_010 * MS
-    node.tick(10_050)  # the end is settled, whatever Zenoh has then
-    node.listed = False
-    node.tick(10_100)
-    assert node.links.up
-
-
-def test_a_closed_connection_with_a_doubtful_end_is_settled_when_zenoh_has_no_transport() -> None:
-    node, kernel = Reconnected(), Kernel()
-    connect_kernel(node.links, "node", kernel)
-    assert not node.report(10_000, here=False)
-    kernel.is_closed = True
-    node.tick(10_050)
-    assert not node.links.up
-    node.listed = False
-    node.tick(10_100)
-    assert not node.links._unreported
-    assert node.notified == [False]
+@pytest.mark.parametrize("is_reported", [True, False])
+def test_a_connection_that_has_ended_is_shut_down(is_reported: bool) -> None:
+    """Zenoh waits for its end, and then forgets the next connection to the node."""
+    links, kernel = monitor_of("stalled"), Kernel()
+    connect_kernel(links, "stalled", kernel)
+    kernel.is_closed = not is_reported
+    if is_reported:
+        links._apply_event(event("stalled", here=False), 10_000 * MS)
+    else:
+        links._tick(10_000 * MS)
+    assert kernel.is_shut_down
+    assert not links.up
 
 
 class TwoLinks:
@@ -767,8 +713,7 @@ class TwoLinks:
         monkeypatch.setattr(link_monitor, "find_link", lambda src, _: self.kernels.get(src))
         self.links = LinkMonitor(EndpointContext("backbone", "hpc", ManualClock().clock()))
         ends = SimpleNamespace(
-            links=lambda: [SimpleNamespace(zid="node", src=each, dst="") for each in self.listed],
-            transports=list,
+            links=lambda: [SimpleNamespace(zid="node", src=each, dst="") for each in self.listed]
         )
         self.links._session = SimpleNamespace(info=ends)  # type: ignore[assignment]
         self.links._apply_event(event("node", here=True, is_router=is_router), 0)

@@ -66,6 +66,16 @@ def test_a_connection_is_found_by_its_two_ends_and_stays_open(connection: Connec
     assert connection.far.recv(9) == b"still"
 
 
+def test_a_connection_that_is_shut_down_ends_at_both_sides_after_its_data(connection: Connection) -> None:
+    link = found(connection)
+    connection.near.sendall(b"before")
+    link.shut_down()
+    assert connection.far.recv(9) == b"before"
+    assert connection.far.recv(9) == b""
+    assert connection.near.recv(9) == b""  # the owner of the descriptor learns of it
+    link.shut_down()
+
+
 @pytest.mark.parametrize(
     ("src", "dst"),
     [

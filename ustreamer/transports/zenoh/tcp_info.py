@@ -115,6 +115,11 @@ class TcpLink:
         except OSError:
             return None
 
+    def shut_down(self) -> None:
+        """End the connection in both directions, if it has not ended. What the kernel has to send, it sends before."""
+        with suppress(OSError):
+            self._second.shutdown(socket.SHUT_RDWR)
+
     def release(self) -> None:
         """Close the second descriptor. What the kernel has not sent yet, it sends later."""
         with suppress(OSError):
