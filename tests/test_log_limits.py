@@ -53,6 +53,7 @@ LIMITED = {
     "wamp.tick_failed",
     "zenoh.link_closed_stalled",
     "zenoh.link_closed_unread",
+    "zenoh.link_forgotten",
     "zenoh.link_down",
     "zenoh.link_up",
     "zenoh.receipts_failed",

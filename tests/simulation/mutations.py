@@ -39,7 +39,7 @@ MUTATIONS: Final = (
     Mutation(
         "a link that Zenoh has closed is not shut down",
         f"{_ZENOH}/link_monitor.py",
-        "removed.link.shut_down()",
+        "node.link.shut_down()",
         "pass",
     ),
     Mutation(

@@ -264,6 +264,13 @@ class SimSession:
         """End of the listener for transport events."""
         self._on_event = None
 
+    def declare_link_events_listener(self, _callback: Any, *, history: bool) -> SimCallback:
+        assert history
+        return SimCallback()
+
+    def transports(self) -> list[Any]:
+        return [] if self.link is None else [SimpleNamespace(zid=self.link.zid, is_multicast=False)]
+
     def links(self) -> list[Any]:
         if self.link is None or self.link.reported:
             return []

@@ -704,6 +704,80 @@ def test_a_connection_that_has_ended_is_shut_down(is_reported: bool) -> None:
     assert not links.up
 
 
+class Forgotten:
+    """A node that has connected at 0. `listed`: Zenoh has a transport to it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.listed = True
+        self.kernel = Kernel()
+        monkeypatch.setattr(link_monitor, "find_link", lambda *ends: {ENDS: self.kernel}.get(ends))
+        self.links = LinkMonitor(EndpointContext("backbone", "hpc", ManualClock().clock()))
+        self.notified: list[bool] = []
+        self.links.add_watcher(self.notified.append)
+        info = SimpleNamespace(transports=self.transports, links=list)
+        self.links._session = SimpleNamespace(info=info)  # type: ignore[assignment]
+        self.links._apply_event(event("node", here=True), 0)
+        self.links._on_link_event(link_event(here=True))
+
+    def transports(self) -> list[Any]:
+        return [SimpleNamespace(zid="node", is_multicast=False)] if self.listed else []
+
+    def tick(self, at_ms: int) -> None:
+        self.links._tick(at_ms * MS)
+
+
+ENDS: Final = ("tcp/a", "tcp/b")
+
+
+def link_event(*, here: bool) -> zenoh.LinkEvent:
+    happened: Any = SimpleNamespace(
+        kind=zenoh.SampleKind.PUT if here else zenoh.SampleKind.DELETE,
+        link=SimpleNamespace(zid="node", src=ENDS[0], dst=ENDS[1]),
+    )
+    return happened  # type: ignore[no-any-return]
+
+
+def test_a_connection_that_zenoh_has_forgotten_is_shut_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    forgotten = Forgotten(monkeypatch)
+    forgotten.tick(10)
+    forgotten.listed = False
+    forgotten.tick(60)
+    assert forgotten.notified == []  # its end may be reported, and wait
+    forgotten.tick(110)
+    assert forgotten.notified == [False]
+    assert forgotten.kernel.is_shut_down
+    # A subscriber that is lost with it misses all puts since the connection began.
+    assert forgotten.links.lost_since_ns(115 * MS) == 0
+    assert not forgotten.links.is_receiver_gone(115 * MS)
+    assert forgotten.links._apply_event(event("node", here=True), 200 * MS)
+    assert forgotten.links.up
+
+
+def test_a_connection_that_zenoh_lists_stays_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Forgotten(monkeypatch)
+    for at_ms in range(50, 5_000, 50):
+        node.listed = at_ms % 100 == 0
+        node.tick(at_ms)
+    assert node.links.up
+    assert not node.kernel.is_shut_down
+
+
+def test_a_connection_that_ends_before_it_was_found_is_shut_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Zenoh forgets a connection just after the report of it."""
+    node = Forgotten(monkeypatch)
+    node.links._apply_event(event("node", here=False), 1 * MS)
+    assert node.kernel.is_shut_down
+    assert not node.links.up
+
+
+def test_the_ends_of_a_connection_are_remembered_as_long_as_it_exists(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    node = Forgotten(monkeypatch)
+    node.links._on_link_event(link_event(here=False))
+    assert not node.links._ends
+
+
 class TwoLinks:
     """A node with two links: both peers connect to each other. The session lists the first one first."""
 
@@ -713,7 +787,8 @@ class TwoLinks:
         monkeypatch.setattr(link_monitor, "find_link", lambda src, _: self.kernels.get(src))
         self.links = LinkMonitor(EndpointContext("backbone", "hpc", ManualClock().clock()))
         ends = SimpleNamespace(
-            links=lambda: [SimpleNamespace(zid="node", src=each, dst="") for each in self.listed]
+            links=lambda: [SimpleNamespace(zid="node", src=each, dst="") for each in self.listed],
+            transports=lambda: [SimpleNamespace(zid="node", is_multicast=False)],
         )
         self.links._session = SimpleNamespace(info=ends)  # type: ignore[assignment]
         self.links._apply_event(event("node", here=True, is_router=is_router), 0)

@@ -735,6 +735,42 @@ def test_when_the_first_of_two_links_breaks_no_message_is_lost() -> None:
         wait_received()
 
 
+class Forgetful:
+    """The session of a link monitor. It lists no connection that exists now."""
+
+    def __init__(self, session: zenoh.Session) -> None:
+        self.info = self
+        self._info = session.info
+        self._forgotten = {(each.src, each.dst) for each in session.info.links()}
+
+    def links(self) -> list[zenoh.Link]:
+        return [each for each in self._info.links() if (each.src, each.dst) not in self._forgotten]
+
+    def transports(self) -> list[zenoh.Transport]:
+        return self._info.transports() if self.links() else []
+
+
+def test_a_node_whose_connection_zenoh_has_forgotten_connects_again(caplog: pytest.LogCaptureFixture) -> None:
+    here = free_locator()
+    sender = endpoint(ALPHA, listen=(here,))
+    receiver, inbox = endpoint(BETA, mode="client", connect=(here,)), Mailbox()
+    receiver.register_listener(ANY, None, inbox)
+    with closing(sender), closing(receiver):
+        sender.open()
+        receiver.open()
+        monitor = sender._link_monitor
+        wait_until(lambda: len(monitor), "a node")
+        assert sender._session is not None
+        [node] = monitor._nodes.values()
+        node.checks = 0
+        monitor._session = Forgetful(sender._session)  # type: ignore[assignment]
+        wait_until(lambda: node not in monitor._nodes.values() and len(monitor), "the next connection")
+        assert "zenoh.link_forgotten" in caplog.messages
+        last = publish(new_id(), TOPIC)
+        wait_until(lambda: is_sent(sender, last), "an accepted message")
+        wait_until(lambda: last.id in {each.id for each in inbox.messages}, "the message")
+
+
 def is_sent(transport: ZenohTransport, message: UMessage) -> bool:
     """Send `message`; False if no node is connected."""
     try:

@@ -109,6 +109,9 @@ class ConnectedNode:
         self.end_seen_ns = _NEVER_NS
         """When the end of the connection was first seen."""
         self.searches = 0
+        self.checks = self.missed = 0
+        """How often Zenoh's transports were searched for this node, and how often in a row they lacked it."""
+        self.joined_ns = now_ns
         self.received_ns = now_ns
         self.acked_ns = now_ns
         self._last_ack_ns = 0

@@ -13,9 +13,10 @@ A lost link loses the messages that were put and not read. Zenoh does not report
   it from a kill: then the last messages are put again.
 * A node reads nothing for 5 s while messages wait: Zenoh closes the link on this side and loses all waiting messages.
   Until Zenoh reports it, seconds later, it accepts puts and loses them (measured: 7 000 messages in 2.4 s). So the link
-  counts as down when no node has read anything for 4 s although data waits. Zenoh then waits for the connection to end.
-  If the node resumes first and connects again, Zenoh forgets the new connection instead of the old one (seen in 1 of 15
-  runs): it sends nothing over it, and the node never connects again. So the connection is shut down at the first sign.
+  counts as down when no node has read anything for 4 s although data waits.
+* Zenoh closes a connection twice if several puts had waited. If the node connects again before the second time, Zenoh
+  forgets the new connection: it takes puts and sends nothing, and the node never connects again. The second time comes
+  when the connection has ended, so it is shut down at the first one. A forgotten connection is shut down too.
 * A killed node: its kernel ends the connection at once (detected in 2 ms). Milliseconds of messages are lost.
 * A frozen node, or a cut link: detected when the lease is over (10 s). All messages since its last sign of life may be
   lost. Zenoh then closes the connection but may accept messages for another lease (measured: 12.5 s and 22.5 s after a
@@ -78,6 +79,8 @@ _CLOSE_TIMEOUT_S: Final = 2.0
 """For a live node to read everything after a stop. On a busy machine: 0.3 s."""
 _MIN_SAMPLE_INTERVAL_NS: Final = 1_000_000
 _MAX_SEARCHES: Final = 40  # samples in which a node's connection is searched; only TCP has one
+_MAX_CHECKS: Final = 40  # samples after which Zenoh does not forget a connection any more
+_FORGOTTEN: Final = 2  # samples in a row: its end may be reported, and wait for the monitor thread
 _JOIN_S: Final = 5.0
 _QUERY_KEY: Final = "@up-streamer/alive"
 """A key without data: `**` matches no chunk that begins with `@`. So a router ends the query at once."""
@@ -131,6 +134,8 @@ class LinkMonitor:
         self._stopped: deque[NodeLoss] = deque(maxlen=_MAX_LOSSES)
         # Nodes with a closed connection that Zenoh has not reported yet. Bounded by Zenoh, which reports each.
         self._unreported: dict[tuple[str, bool], NodeLoss] = {}
+        # Both ends of each node's connection: Zenoh does not list one that it has forgotten.
+        self._ends: dict[str, tuple[str, str]] = {}
         self._all_stalled = False
         self._lease_ns = DEFAULT_LEASE_NS
         self._next_tick_ns = self._sampled_ns = self._tick_until_ns = 0
@@ -139,6 +144,7 @@ class LinkMonitor:
         self._held: list[tuple[socket.socket, int, bool]] = []
         self._ask_at_ns = 0
         self._listener: zenoh.TransportEventsListener[None] | None = None
+        self._link_listener: zenoh.LinkEventsListener[None] | None = None
         self._thread: Thread | None = None
 
     def add_watcher(self, on_change: Callable[[bool], None]) -> None:
@@ -177,11 +183,22 @@ class LinkMonitor:
         self._listener = session.info.declare_transport_events_listener(
             Callback(on_transport_event, indirect=False), history=True
         )
+        self._link_listener = session.info.declare_link_events_listener(
+            Callback(self._on_link_event, indirect=False), history=True
+        )
         while not events.empty():
             self._apply_event(*events.get())
         self._notify_watchers()
         self._thread = Thread(target=self._run, name=f"zenoh {self._context.name} links", daemon=True)
         self._thread.start()
+
+    def _on_link_event(self, event: zenoh.LinkEvent) -> None:
+        """Remember the ends of a connection. Called on Zenoh's threads."""
+        zid, ends = str(event.link.zid), (event.link.src, event.link.dst)
+        if event.kind == zenoh.SampleKind.PUT:
+            self._ends[zid] = ends
+        elif self._ends.get(zid) == ends:
+            self._ends.pop(zid, None)
 
     def _on_event(self, events: SimpleQueue[tuple[zenoh.TransportEvent, int]]) -> None:
         try:
@@ -247,8 +264,7 @@ class LinkMonitor:
         removed = self._nodes.pop(node)
         loss = removed.loss(now_ns)
         loss.seen_ns = min(loss.at_ns, removed.end_seen_ns)
-        if removed.link is not None:
-            removed.link.shut_down()
+        self._shut_down(node[0], removed)
         removed.release()
         self._report_end(node[0], removed, now_ns)
         if removed.resumed is not None:
@@ -263,6 +279,14 @@ class LinkMonitor:
             loss.until_ns = _NEVER_NS
         self._update_state()
         return loss
+
+    def _shut_down(self, zid: str, node: ConnectedNode) -> None:
+        """End the connection of a removed node: it may be one that Zenoh has forgotten, or waits for."""
+        ends = self._ends.get(zid)
+        if node.link is None and ends is not None and (link := find_link(*ends)) is not None:
+            node.set_link(link)
+        if node.link is not None:
+            node.link.shut_down()
 
     def _report_end(self, zid: str, node: ConnectedNode, now_ns: int) -> None:
         """Count and log a link that was blocked when it ended: `up` may not change, as with a second node."""
@@ -363,7 +387,9 @@ class LinkMonitor:
                 node.searches += 1
                 self._find_link(key[0], node)
             node.sample(now_ns)
-            if node.closed:
+            if self._is_forgotten(key, node):
+                self._shut_down_forgotten(key, node, now_ns)
+            elif node.closed:
                 was_up = self.up
                 self._unreported[key] = self._remove_node(key, now_ns)
                 if was_up and not self.up:
@@ -381,6 +407,30 @@ class LinkMonitor:
         if nodes:
             self.down_by_stopped_nodes = self._all_stalled and all(node.has_stopped(now_ns) for node in nodes)
         if self._update_state():
+            self._notify_watchers()
+
+    def _is_forgotten(self, key: tuple[str, bool], node: ConnectedNode) -> bool:
+        """Whether Zenoh has no transport to a node that has connected just now."""
+        if self._session is None or key[1] or node.checks == _MAX_CHECKS:  # multicast has none
+            return False
+        node.checks += 1
+        try:
+            found = self._session.info.transports()
+        except zenoh.ZError:  # the session is closing
+            return False
+        is_listed = any((str(each.zid), each.is_multicast) == key for each in found)
+        node.missed = 0 if is_listed else node.missed + 1
+        return node.missed == _FORGOTTEN
+
+    def _shut_down_forgotten(self, key: tuple[str, bool], node: ConnectedNode, now_ns: int) -> None:
+        """End a connection that Zenoh has forgotten, so that the node connects again. All its puts are lost."""
+        name = self._context.name
+        log.warning("zenoh.link_forgotten", extra={"endpoint": name, "node": key[0], **limited(name)})
+        was_up = self.up
+        self._unreported[key] = loss = self._remove_node(key, now_ns)
+        loss.since_ns = min(loss.since_ns, node.joined_ns)
+        loss.is_receiver_gone = False
+        if was_up and not self.up:
             self._notify_watchers()
 
     def _rejoin_by_further_link(self, key: tuple[str, bool], now_ns: int) -> None:
@@ -516,8 +566,9 @@ class LinkMonitor:
 
     def close(self) -> None:
         """End the thread; no node counts as connected from here on."""
-        if self._listener is not None:
-            self._listener.undeclare()  # type: ignore[no-untyped-call]
+        for listener in (self._listener, self._link_listener):
+            if listener is not None:
+                listener.undeclare()  # type: ignore[no-untyped-call]
         if self._thread is not None:
             self._tasks.put(None)
             self._thread.join(_JOIN_S)
