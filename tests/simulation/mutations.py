@@ -37,7 +37,7 @@ class Mutation(NamedTuple):
 
 MUTATIONS: Final = (
     Mutation(
-        "a link that Zenoh has closed is not shut down",
+        "the connection of a removed node is not shut down",
         f"{_ZENOH}/link_monitor.py",
         "node.link.shut_down()",
         "pass",

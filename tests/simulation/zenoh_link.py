@@ -117,7 +117,7 @@ class SimLink:
         self._closes_late = False
         """True if Zenoh reports the end of the stream before it closes its socket."""
         self.is_reported_twice = False
-        """True if Zenoh reports the end again after the next connection to the same router, and then loses that one."""
+        """True if Zenoh reports the end again after the next connection to the same router."""
         self._pumping = False
 
     # --- towards the router -------------------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ class SimLink:
         return self._is_closed_here
 
     def shut_down(self) -> None:
-        """Then Zenoh does not wait for the end of the connection: it reports the end again at once."""
+        """Then Zenoh reports the end again before the next connection, which has no effect."""
         self.is_reported_twice = False
 
     def release(self) -> None:
@@ -261,7 +261,7 @@ class SimLink:
         if self.dead:
             return
         self.dead = self.is_broken = True
-        self.is_reported_twice = why != _LEASE_IS_OVER  # measured for a put that waited 5 s
+        self.is_reported_twice = why != _LEASE_IS_OVER  # measured after a put that waited 5 s only
         self._unacked_at_end = self.sent.bytes  # as long as the socket is open, its kernel has them
         lost = self.queue.clear() + self.sent.clear()
         self.network.note(f"link of {self.session.name} closed ({why}): {len(lost)} messages lost in it")

@@ -691,8 +691,8 @@ def test_a_lost_last_connection_is_reported_once() -> None:
 
 
 @pytest.mark.parametrize("is_reported", [True, False])
-def test_a_connection_that_has_ended_is_shut_down(is_reported: bool) -> None:
-    """Zenoh waits for its end, and then forgets the next connection to the node."""
+def test_the_connection_of_a_removed_node_is_shut_down(is_reported: bool) -> None:
+    """Zenoh waits for its end, and then removes its transport to the node once more."""
     links, kernel = monitor_of("stalled"), Kernel()
     connect_kernel(links, "stalled", kernel)
     kernel.is_closed = not is_reported
@@ -704,78 +704,101 @@ def test_a_connection_that_has_ended_is_shut_down(is_reported: bool) -> None:
     assert not links.up
 
 
-class Forgotten:
-    """A node that has connected at 0. `listed`: Zenoh has a transport to it."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.listed = True
-        self.kernel = Kernel()
-        monkeypatch.setattr(link_monitor, "find_link", lambda *ends: {ENDS: self.kernel}.get(ends))
-        self.links = LinkMonitor(EndpointContext("backbone", "hpc", ManualClock().clock()))
-        self.notified: list[bool] = []
-        self.links.add_watcher(self.notified.append)
-        info = SimpleNamespace(transports=self.transports, links=list)
-        self.links._session = SimpleNamespace(info=info)  # type: ignore[assignment]
-        self.links._apply_event(event("node", here=True), 0)
-        self.links._on_link_event(link_event(here=True))
-
-    def transports(self) -> list[Any]:
-        return [SimpleNamespace(zid="node", is_multicast=False)] if self.listed else []
-
-    def tick(self, at_ms: int) -> None:
-        self.links._tick(at_ms * MS)
-
-
-ENDS: Final = ("tcp/a", "tcp/b")
+ADDRESSES: Final = ("tcp/a", "tcp/b")
 
 
 def link_event(*, here: bool) -> zenoh.LinkEvent:
     happened: Any = SimpleNamespace(
         kind=zenoh.SampleKind.PUT if here else zenoh.SampleKind.DELETE,
-        link=SimpleNamespace(zid="node", src=ENDS[0], dst=ENDS[1]),
+        link=SimpleNamespace(zid="node", src=ADDRESSES[0], dst=ADDRESSES[1]),
     )
     return happened  # type: ignore[no-any-return]
 
 
-def test_a_connection_that_zenoh_has_forgotten_is_shut_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    forgotten = Forgotten(monkeypatch)
-    forgotten.tick(10)
-    forgotten.listed = False
-    forgotten.tick(60)
-    assert forgotten.notified == []  # its end may be reported, and wait
-    forgotten.tick(110)
-    assert forgotten.notified == [False]
-    assert forgotten.kernel.is_shut_down
-    # A subscriber that is lost with it misses all puts since the connection began.
-    assert forgotten.links.lost_since_ns(115 * MS) == 0
-    assert not forgotten.links.is_receiver_gone(115 * MS)
-    assert forgotten.links._apply_event(event("node", here=True), 200 * MS)
-    assert forgotten.links.up
+class ListedNode:
+    """A monitor with one node, which connected at 1 000 ms. `listed`: Zenoh has a transport to it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.listed = True
+        self.kernel = Kernel()
+        monkeypatch.setattr(link_monitor, "find_link", lambda *ends: {ADDRESSES: self.kernel}.get(ends))
+        self.links = LinkMonitor(EndpointContext("backbone", "hpc", ManualClock().clock()))
+        self.notified: list[bool] = []
+        self.links.add_watcher(self.notified.append)
+        info = SimpleNamespace(transports=self.transports, links=list)
+        self.links._session = SimpleNamespace(info=info)  # type: ignore[assignment]
+        self.links._apply_event(event("node", here=True), 1_000 * MS)
+        self.links._on_link_event(link_event(here=True))
+
+    def transports(self) -> list[Any]:
+        return [SimpleNamespace(zid="node", is_multicast=False)] if self.listed else []
+
+    def run(self, from_ms: int, until_ms: int) -> None:
+        for at_ms in range(from_ms, until_ms + 1, 50):
+            self.links._tick(at_ms * MS)
 
 
-def test_a_connection_that_zenoh_lists_stays_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    node = Forgotten(monkeypatch)
-    for at_ms in range(50, 5_000, 50):
+@pytest.mark.parametrize("is_found", [True, False])
+def test_a_forgotten_connection_is_shut_down(monkeypatch: pytest.MonkeyPatch, is_found: bool) -> None:
+    node = ListedNode(monkeypatch)
+    if is_found:
+        connected = node.links._nodes["node", False]
+        connected.set_link(node.kernel)  # type: ignore[arg-type]
+    node.run(1_000, 1_000)
+    node.listed = False
+    node.run(1_050, 1_100)
+    assert node.links._confirmed_ns(1_100 * MS) <= 1_000 * MS
+    assert node.notified == []  # the report of its end may still come
+    node.run(1_150, 1_150)
+    assert node.notified == [False]
+    assert node.kernel.is_shut_down
+    # All puts since it connected may be lost, and the node has not left.
+    assert node.links.lost_since_ns(1_155 * MS) == 1_000 * MS
+    assert not node.links.is_receiver_gone(1_155 * MS)
+    assert not node.links._unreported
+    assert node.links._apply_event(event("node", here=True), 1_200 * MS)
+    assert node.links.up
+
+
+def test_a_node_whose_end_may_be_reported_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = ListedNode(monkeypatch)
+    node.listed = False
+    node.links.run_on_monitor(lambda: None)
+    node.run(1_000, 2_000)
+    assert node.links.up
+
+
+def test_a_listed_connection_stays_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = ListedNode(monkeypatch)
+    for at_ms in range(1_000, 5_000, 50):
         node.listed = at_ms % 100 == 0
-        node.tick(at_ms)
+        node.run(at_ms, at_ms)
     assert node.links.up
     assert not node.kernel.is_shut_down
 
 
 def test_a_connection_that_ends_before_it_was_found_is_shut_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Zenoh forgets a connection just after the report of it."""
-    node = Forgotten(monkeypatch)
-    node.links._apply_event(event("node", here=False), 1 * MS)
+    """The second report of the end of an old connection comes just after that of the new connection."""
+    node = ListedNode(monkeypatch)
+    node.links._apply_event(event("node", here=False), 1_001 * MS)
     assert node.kernel.is_shut_down
     assert not node.links.up
 
 
-def test_the_ends_of_a_connection_are_remembered_as_long_as_it_exists(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    node = Forgotten(monkeypatch)
+def test_a_held_connection_is_not_shut_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stop waits until the node has read everything."""
+    node = ListedNode(monkeypatch)
+    near, far = socket.socketpair()
+    with near, far:
+        node.links._held.append((near, 0, False))
+        node.links._apply_event(event("node", here=False), 1_001 * MS)
+    assert not node.kernel.is_shut_down
+
+
+def test_the_addresses_of_a_link_that_ended_are_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = ListedNode(monkeypatch)
     node.links._on_link_event(link_event(here=False))
-    assert not node.links._ends
+    assert not node.links._addresses
 
 
 class TwoLinks:

@@ -735,8 +735,8 @@ def test_when_the_first_of_two_links_breaks_no_message_is_lost() -> None:
         wait_received()
 
 
-class Forgetful:
-    """The session of a link monitor. It lists no connection that exists now."""
+class ForgetfulSession:
+    """The session of a link monitor. It does not list the connections that existed when this was made."""
 
     def __init__(self, session: zenoh.Session) -> None:
         self.info = self
@@ -762,8 +762,8 @@ def test_a_node_whose_connection_zenoh_has_forgotten_connects_again(caplog: pyte
         wait_until(lambda: len(monitor), "a node")
         assert sender._session is not None
         [node] = monitor._nodes.values()
-        node.checks = 0
-        monitor._session = Forgetful(sender._session)  # type: ignore[assignment]
+        node.checks = 0  # the 2 s of checks begin again
+        monitor._session = ForgetfulSession(sender._session)  # type: ignore[assignment]
         wait_until(lambda: node not in monitor._nodes.values() and len(monitor), "the next connection")
         assert "zenoh.link_forgotten" in caplog.messages
         last = publish(new_id(), TOPIC)

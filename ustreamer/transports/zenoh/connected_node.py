@@ -109,9 +109,12 @@ class ConnectedNode:
         self.end_seen_ns = _NEVER_NS
         """When the end of the connection was first seen."""
         self.searches = 0
-        self.checks = self.missed = 0
-        """How often Zenoh's transports were searched for this node, and how often in a row they lacked it."""
+        self.checks = 0
+        """How often this node was searched in Zenoh's list of transports."""
+        self.missed_since_ns = 0
+        """Since when Zenoh has no transport to this node; 0 if it had one at the last check."""
         self.joined_ns = now_ns
+        """When Zenoh reported this connection."""
         self.received_ns = now_ns
         self.acked_ns = now_ns
         self._last_ack_ns = 0
@@ -198,6 +201,14 @@ class ConnectedNode:
             self._mark = _Mark(now_ns, state.acked + state.unacked, acknowledged)
             self._marks.append(self._mark)
 
+    def check_transport(self, now_ns: int, *, is_listed: bool) -> None:
+        """Note whether Zenoh has a transport to this node."""
+        self.checks += 1
+        if is_listed:
+            self.missed_since_ns = 0
+        elif not self.missed_since_ns:
+            self.missed_since_ns = now_ns
+
     def set_link(self, link: TcpLink) -> None:
         """Keep `link`, or release it if the node has one or was released: two threads may look for it."""
         with self._link_lock:
@@ -229,7 +240,10 @@ class ConnectedNode:
     @property
     def confirmed_ns(self) -> int:
         """All puts before this time have arrived; 0 if unknown."""
-        return min(self.acked_ns, self.received_ns) - MARGIN_NS if self.link is not None else 0
+        if self.link is None:
+            return 0
+        arrived_ns = min(self.acked_ns, self.received_ns) - MARGIN_NS
+        return min(arrived_ns, self.joined_ns) if self.missed_since_ns else arrived_ns
 
     def is_suspect(self, now_ns: int) -> bool:
         """True if the node may be frozen or cut off: it reads nothing although data waits, or sends nothing."""

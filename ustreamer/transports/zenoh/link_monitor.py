@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Monitors the Zenoh nodes that a session is connected to, and determines which messages a lost link may have lost.
 
-In: transport events of Zenoh and the kernel's state of each TCP link. Out: `up`, watcher calls, `lost_since_ns`, and
-`confirmed_ns`: the time before which all puts have arrived.
+In: transport and link events of Zenoh, its list of transports, and the kernel's state of each TCP link. Out: `up`,
+watcher calls, `lost_since_ns`, and `confirmed_ns`: the time before which all puts have arrived. The TCP connection of a
+node that is gone is shut down.
 
 Without a connected node Zenoh accepts a put and loses it silently (measured: 50 of 50 in an outage of its router, no
 exception). So the sender checks `up` first and raises UNAVAILABLE, and the egress queue keeps the message.
@@ -14,9 +15,11 @@ A lost link loses the messages that were put and not read. Zenoh does not report
 * A node reads nothing for 5 s while messages wait: Zenoh closes the link on this side and loses all waiting messages.
   Until Zenoh reports it, seconds later, it accepts puts and loses them (measured: 7 000 messages in 2.4 s). So the link
   counts as down when no node has read anything for 4 s although data waits.
-* Zenoh closes a connection twice if several puts had waited. If the node connects again before the second time, Zenoh
-  forgets the new connection: it takes puts and sends nothing, and the node never connects again. The second time comes
-  when the connection has ended, so it is shut down at the first one. A forgotten connection is shut down too.
+* Zenoh removes its transport to a node twice if several puts had waited for 5 s. It searches the transport by the id of
+  the node, so the second time can remove the next transport to it. Such a connection is *forgotten*: it stays open, and
+  Zenoh takes puts and sends nothing. The node gets keep-alives and never connects again. The second removal waits for
+  the end of the old connection. So that one is shut down after the first report: the second follows within 2 ms.
+  Nevertheless each node is searched in the list of transports for 2 s, and a forgotten connection is shut down.
 * A killed node: its kernel ends the connection at once (detected in 2 ms). Milliseconds of messages are lost.
 * A frozen node, or a cut link: detected when the lease is over (10 s). All messages since its last sign of life may be
   lost. Zenoh then closes the connection but may accept messages for another lease (measured: 12.5 s and 22.5 s after a
@@ -79,8 +82,9 @@ _CLOSE_TIMEOUT_S: Final = 2.0
 """For a live node to read everything after a stop. On a busy machine: 0.3 s."""
 _MIN_SAMPLE_INTERVAL_NS: Final = 1_000_000
 _MAX_SEARCHES: Final = 40  # samples in which a node's connection is searched; only TCP has one
-_MAX_CHECKS: Final = 40  # samples after which Zenoh does not forget a connection any more
-_FORGOTTEN: Final = 2  # samples in a row: its end may be reported, and wait for the monitor thread
+_MAX_CHECKS: Final = 40  # ticks in which a new node is searched in Zenoh's list of transports
+_FORGOTTEN_NS: Final = 100_000_000
+"""The least time without a transport. Zenoh reports the end of a connection before it removes the transport."""
 _JOIN_S: Final = 5.0
 _QUERY_KEY: Final = "@up-streamer/alive"
 """A key without data: `**` matches no chunk that begins with `@`. So a router ends the query at once."""
@@ -134,8 +138,8 @@ class LinkMonitor:
         self._stopped: deque[NodeLoss] = deque(maxlen=_MAX_LOSSES)
         # Nodes with a closed connection that Zenoh has not reported yet. Bounded by Zenoh, which reports each.
         self._unreported: dict[tuple[str, bool], NodeLoss] = {}
-        # Both ends of each node's connection: Zenoh does not list one that it has forgotten.
-        self._ends: dict[str, tuple[str, str]] = {}
+        # The two addresses of each node's newest link. Zenoh does not list the link of a forgotten connection.
+        self._addresses: dict[str, tuple[str, str]] = {}
         self._all_stalled = False
         self._lease_ns = DEFAULT_LEASE_NS
         self._next_tick_ns = self._sampled_ns = self._tick_until_ns = 0
@@ -193,12 +197,12 @@ class LinkMonitor:
         self._thread.start()
 
     def _on_link_event(self, event: zenoh.LinkEvent) -> None:
-        """Remember the ends of a connection. Called on Zenoh's threads."""
-        zid, ends = str(event.link.zid), (event.link.src, event.link.dst)
+        """Note the addresses of a link, or delete those of one that ended. Called on Zenoh's threads."""
+        zid, addresses = str(event.link.zid), (event.link.src, event.link.dst)
         if event.kind == zenoh.SampleKind.PUT:
-            self._ends[zid] = ends
-        elif self._ends.get(zid) == ends:
-            self._ends.pop(zid, None)
+            self._addresses[zid] = addresses
+        elif self._addresses.get(zid) == addresses:
+            self._addresses.pop(zid, None)
 
     def _on_event(self, events: SimpleQueue[tuple[zenoh.TransportEvent, int]]) -> None:
         try:
@@ -264,9 +268,9 @@ class LinkMonitor:
         removed = self._nodes.pop(node)
         loss = removed.loss(now_ns)
         loss.seen_ns = min(loss.at_ns, removed.end_seen_ns)
-        self._shut_down(node[0], removed)
-        removed.release()
         self._report_end(node[0], removed, now_ns)
+        self._shut_down_connection(node[0], removed)
+        removed.release()
         if removed.resumed is not None:
             self._losses.append(removed.resumed)
         self._losses.append(loss)
@@ -280,10 +284,15 @@ class LinkMonitor:
         self._update_state()
         return loss
 
-    def _shut_down(self, zid: str, node: ConnectedNode) -> None:
-        """End the connection of a removed node: it may be one that Zenoh has forgotten, or waits for."""
-        ends = self._ends.get(zid)
-        if node.link is None and ends is not None and (link := find_link(*ends)) is not None:
+    def _shut_down_connection(self, zid: str, node: ConnectedNode) -> None:
+        """Shut down the TCP connection of a removed node: Zenoh may have forgotten it, or wait for its end.
+
+        If this thread is late, it can be the next connection. Then the node connects once more.
+        """
+        if self._held:
+            return  # a stop waits for the ends of the connections
+        addresses = self._addresses.get(zid)
+        if node.link is None and addresses is not None and (link := find_link(*addresses)) is not None:
             node.set_link(link)
         if node.link is not None:
             node.link.shut_down()
@@ -387,13 +396,12 @@ class LinkMonitor:
                 node.searches += 1
                 self._find_link(key[0], node)
             node.sample(now_ns)
-            if self._is_forgotten(key, node):
-                self._shut_down_forgotten(key, node, now_ns)
-            elif node.closed:
+            if node.closed:
                 was_up = self.up
                 self._unreported[key] = self._remove_node(key, now_ns)
                 if was_up and not self.up:
                     self._notify_watchers()
+        self._check_transports(now_ns)
         for key in tuple(self._unreported):
             self._rejoin_by_further_link(key, now_ns)
         nodes = self._nodes.values()
@@ -409,27 +417,30 @@ class LinkMonitor:
         if self._update_state():
             self._notify_watchers()
 
-    def _is_forgotten(self, key: tuple[str, bool], node: ConnectedNode) -> bool:
-        """Whether Zenoh has no transport to a node that has connected just now."""
-        if self._session is None or key[1] or node.checks == _MAX_CHECKS:  # multicast has none
-            return False
-        node.checks += 1
+    def _check_transports(self, now_ns: int) -> None:
+        """Search each node that has connected just now in Zenoh's list of transports. Multicast is not forgotten."""
+        new = [(key, each) for key, each in self._nodes.items() if each.checks < _MAX_CHECKS and not key[1]]
+        if not new or self._session is None or self._held:
+            return
         try:
-            found = self._session.info.transports()
+            listed = {str(each.zid) for each in self._session.info.transports() if not each.is_multicast}
         except zenoh.ZError:  # the session is closing
-            return False
-        is_listed = any((str(each.zid), each.is_multicast) == key for each in found)
-        node.missed = 0 if is_listed else node.missed + 1
-        return node.missed == _FORGOTTEN
+            return
+        for key, node in new:
+            node.check_transport(now_ns, is_listed=key[0] in listed)
+            # A task can be the report of its end.
+            if node.missed_since_ns and now_ns - node.missed_since_ns >= _FORGOTTEN_NS and self.is_idle:
+                self._remove_forgotten(key, node, now_ns)
 
-    def _shut_down_forgotten(self, key: tuple[str, bool], node: ConnectedNode, now_ns: int) -> None:
-        """End a connection that Zenoh has forgotten, so that the node connects again. All its puts are lost."""
+    def _remove_forgotten(self, key: tuple[str, bool], node: ConnectedNode, now_ns: int) -> None:
+        """Shut down a connection that Zenoh has forgotten, so that the node connects again."""
         name = self._context.name
         log.warning("zenoh.link_forgotten", extra={"endpoint": name, "node": key[0], **limited(name)})
         was_up = self.up
-        self._unreported[key] = loss = self._remove_node(key, now_ns)
-        loss.since_ns = min(loss.since_ns, node.joined_ns)
+        loss = self._remove_node(key, now_ns)
+        # The node is alive, and any put since it connected may be lost.
         loss.is_receiver_gone = False
+        loss.since_ns = node.joined_ns
         if was_up and not self.up:
             self._notify_watchers()
 

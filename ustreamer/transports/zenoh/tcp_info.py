@@ -116,7 +116,7 @@ class TcpLink:
             return None
 
     def shut_down(self) -> None:
-        """End the connection in both directions, if it has not ended. What the kernel has to send, it sends before."""
+        """End both directions, also for the descriptor of `hold`. The kernel sends what waits, then the end of the stream."""
         with suppress(OSError):
             self._second.shutdown(socket.SHUT_RDWR)
 
