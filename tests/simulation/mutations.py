@@ -123,8 +123,8 @@ MUTATIONS: Final = (
     Mutation(
         "an acknowledgement of the kernel confirms a message, also of a frozen node",
         f"{_ZENOH}/connected_node.py",
-        "return min(self.acked_ns, self.received_ns) - MARGIN_NS if",
-        "return self.acked_ns - MARGIN_NS if",
+        "arrived_ns = min(self.acked_ns, self.received_ns) - MARGIN_NS",
+        "arrived_ns = self.acked_ns - MARGIN_NS",
     ),
     Mutation(
         "what the retransmit buffer evicts is not counted",
