@@ -780,9 +780,19 @@ def test_a_listed_connection_stays_up(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_connection_that_ends_before_it_was_found_is_shut_down(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second report of the end of an old connection comes just after that of the new connection."""
     node = ListedNode(monkeypatch)
-    node.links._apply_event(event("node", here=False), 1_001 * MS)
+    node.links._apply_event(event("node", here=False), 6_000 * MS)
     assert node.kernel.is_shut_down
     assert not node.links.up
+    assert node.links.closed_stalled == 0  # the connection was never sampled
+
+
+def test_what_a_connection_without_a_transport_took_is_not_confirmed(kernel: Kernel) -> None:
+    arrived_ns = kernel.node.confirmed_ns
+    assert arrived_ns > kernel.node.joined_ns
+    kernel.node.check_transport(kernel.now_ms * MS, is_listed=False)
+    assert kernel.node.confirmed_ns == kernel.node.joined_ns
+    kernel.node.check_transport(kernel.now_ms * MS, is_listed=True)
+    assert kernel.node.confirmed_ns == arrived_ns
 
 
 def test_a_held_connection_is_not_shut_down(monkeypatch: pytest.MonkeyPatch) -> None:
