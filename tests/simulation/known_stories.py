@@ -311,6 +311,9 @@ STORIES: Final[Mapping[str, Story]] = {
         commit_ms=8,
         interrupt_every=7,
     ),
+    "11 Zenoh forgets the connection that follows a put of 5 s": Story(
+        1, (_events(3_000, 500, 1_000), Step(1_000, "freeze", (OUTSIDE, 8_000))), sizes=SMALL_SIZES
+    ),
     "11 router killed just after an answer": Story(
         9_500,
         (

@@ -43,6 +43,18 @@ MUTATIONS: Final = (
         "pass",
     ),
     Mutation(
+        "a connection that Zenoh has forgotten is not ended",
+        f"{_ZENOH}/link_monitor.py",
+        "self._remove_forgotten(key, node, now_ns)",
+        "pass",
+    ),
+    Mutation(
+        "the puts to a connection that Zenoh has forgotten are not put again",
+        f"{_ZENOH}/link_monitor.py",
+        "loss.since_ns = node.joined_ns",
+        "pass",
+    ),
+    Mutation(
         "a publisher that lost its subscribers is not noted",
         f"{_ZENOH}/possible_losses.py",
         "self._losses.setdefault(publisher, now_ns)",

@@ -8,6 +8,7 @@ Measured behaviour of Zenoh 1.10 that the model has (docs/decisions/0011-zenoh-r
 * A link that is dead takes messages and loses them, until Zenoh reports its end up to 2.5 s later.
 * A put that has no room waits; after 5 s Zenoh closes the link and loses what waits.
 * A silent router is lost after the lease of 10 s. Its kernel acknowledges bytes while its buffer has room.
+* After such a put, Zenoh sometimes forgets the next connection: it stays open, takes messages and loses them.
 """
 
 from collections import deque
@@ -118,6 +119,10 @@ class SimLink:
         """True if Zenoh reports the end of the stream before it closes its socket."""
         self.is_reported_twice = False
         """True if Zenoh reports the end again after the next connection to the same router."""
+        self.is_closed_by_put = False
+        """True if Zenoh closed the connection because a put had waited too long."""
+        self.is_forgotten = False
+        """True if Zenoh does not list this connection, and loses what it takes."""
         self._pumping = False
 
     # --- towards the router -------------------------------------------------------------------------------------------
@@ -127,6 +132,9 @@ class SimLink:
         return not self.queue.messages or self.queue.bytes < self.sizes.queue
 
     def put(self, message: WireMessage) -> None:
+        if self.is_forgotten:
+            self.network.note(f"{self.session.name} took messages for a forgotten connection, and lost them")
+            return
         self.queue.append(message)
         self.pump()
 
@@ -191,8 +199,10 @@ class SimLink:
         return self._is_closed_here
 
     def shut_down(self) -> None:
-        """Then Zenoh reports the end again before the next connection, which has no effect."""
+        """Then Zenoh reports the end again before the next connection, which has no effect. A forgotten one ends."""
         self.is_reported_twice = False
+        if self.is_forgotten:
+            self.reset()
 
     def release(self) -> None:
         """The second descriptor is closed."""
@@ -226,7 +236,9 @@ class SimLink:
     @property
     def is_read(self) -> bool:
         """Whether the router has read everything and ended its stream."""
-        return not (self.sent.messages or self.received.messages or self.is_broken or self._is_silent)
+        if self.is_forgotten or self.is_broken or self._is_silent:  # Zenoh closes no forgotten connection
+            return False
+        return not (self.sent.messages or self.received.messages)
 
     @property
     def _is_silent(self) -> bool:
@@ -261,7 +273,9 @@ class SimLink:
         if self.dead:
             return
         self.dead = self.is_broken = True
-        self.is_reported_twice = why != _LEASE_IS_OVER  # measured after a put that waited 5 s only
+        self.is_reported_twice = self.is_closed_by_put = (
+            why != _LEASE_IS_OVER
+        )  # measured after such a put only
         self._unacked_at_end = self.sent.bytes  # as long as the socket is open, its kernel has them
         lost = self.queue.clear() + self.sent.clear()
         self.network.note(f"link of {self.session.name} closed ({why}): {len(lost)} messages lost in it")

@@ -15,6 +15,7 @@ from tests.simulation.zenoh_link import LEASE_NS, PUT_WAIT_NS, LinkSizes, SimLin
 from tests.simulation.zenoh_session import SimSession
 
 _APP_BUFFER_BYTES: Final = 200_000
+_FORGOTTEN_SHARE: Final = 0.5
 _UNREAD_NS: Final = 50 * NS_PER_MS
 _UPDATE_NS: Final = 100 * NS_PER_MS
 """A streamer applies a token at the next tick of its link monitor, or at the one after it."""
@@ -178,7 +179,11 @@ class SimNetwork:
         self.scheduler = scheduler
         self.name = name
         self.sizes = sizes
-        self.rng = Random(scheduler.rng.getrandbits(64))
+        seed = scheduler.rng.getrandbits(64)
+        self.rng = Random(seed)
+        self._forget_rng = Random(
+            f"forgotten connections of {seed}"
+        )  # its own: other stories stay as they are
         self.sessions: list[SimSession] = []
         self._all_sessions: list[SimSession] = []
         self.apps: list[SimApp] = []
@@ -225,6 +230,10 @@ class SimNetwork:
 
     def latency_ns(self) -> int:
         return 100_000 + int(self.rng.random() * 300_000)
+
+    def forgets_connection(self) -> bool:
+        """Whether Zenoh forgets a connection that follows one that it closed because a put had waited too long."""
+        return self._forget_rng.random() < _FORGOTTEN_SHARE
 
     def note(self, text: str) -> None:
         """Record an event for the story of a failure."""

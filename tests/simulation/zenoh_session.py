@@ -222,11 +222,13 @@ class SimSession:
             retry_ms = _RETRY_MS + self.network.rng.randrange(_RETRY_MS)
             self.scheduler.call_after(retry_ms * NS_PER_MS, self._connect)
             return
-        self.link = SimLink(self.network, self, self.network.sizes)
-        self._post_event(zenoh.SampleKind.PUT, self.link.zid)
+        self.link = link = SimLink(self.network, self, self.network.sizes)
+        self._post_event(zenoh.SampleKind.PUT, link.zid)
         last, self._last_link = self._last_link, None
-        if last is not None and last.is_reported_twice and last.zid == self.link.zid:
-            self._post_event(zenoh.SampleKind.DELETE, self.link.zid)
+        if last is not None and last.zid == link.zid:
+            if last.is_reported_twice:
+                self._post_event(zenoh.SampleKind.DELETE, link.zid)
+            link.is_forgotten = last.is_closed_by_put and self.network.forgets_connection()
         self.network.on_topology_change()
 
     def on_link_lost(self, link: SimLink) -> None:
@@ -269,7 +271,9 @@ class SimSession:
         return SimCallback()
 
     def transports(self) -> list[Any]:
-        return [] if self.link is None else [SimpleNamespace(zid=self.link.zid, is_multicast=False)]
+        if self.link is None or self.link.is_forgotten:
+            return []
+        return [SimpleNamespace(zid=self.link.zid, is_multicast=False)]
 
     def links(self) -> list[Any]:
         if self.link is None or self.link.reported:
