@@ -7,7 +7,7 @@ plugin, and the Zenoh transport above the session. Simulated: threads, clocks, Z
 
 import logging
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -211,6 +211,22 @@ class SimHost:
     def reload(self) -> None:
         if self.is_up:
             self.runs[-1].commands.put(lambda streamer: streamer.reload(self.config.streamer_config()))
+
+    def freeze(self, ns: int) -> None:
+        """SIGSTOP, and SIGCONT after that time."""
+        if self.is_up and self.runs[-1].process.frozen is None:
+            process = self.runs[-1].process
+            self.scheduler.freeze(process)
+            sessions = [each for network in self.networks.values() for each in network.sessions]
+            for each in sessions:
+                each.on_frozen()
+            self.scheduler.call_after(ns, lambda: self._thaw(process, sessions))
+
+    def _thaw(self, process: Process, sessions: Sequence[SimSession]) -> None:
+        if process.frozen is not None:
+            self.scheduler.thaw(process)
+            for each in sessions:
+                each.on_thawed()
 
     def kill(self) -> None:
         """SIGKILL."""

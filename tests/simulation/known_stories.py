@@ -314,6 +314,17 @@ STORIES: Final[Mapping[str, Story]] = {
     "11 Zenoh forgets the connection that follows a put of 5 s": Story(
         1, (_events(3_000, 500, 1_000), Step(1_000, "freeze", (OUTSIDE, 8_000))), sizes=SMALL_SIZES
     ),
+    "11 Zenoh forgets a connection that has what was put again": Story(
+        16,
+        (
+            _events(1, 1_000, 1_000, at_ms=1_900),
+            Step(2_614, "publish", ("event5", 250, 2_000, 8, 0)),
+            Step(2_615, "cut", (OUTSIDE, 13_828)),
+        ),
+        HostConfig(durable=True, retransmit_bytes=130_000, max_publishers=16),
+        SMALL_SIZES,
+        commit_ms=40,
+    ),
     "11 router killed just after an answer": Story(
         9_500,
         (

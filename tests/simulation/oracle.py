@@ -303,6 +303,7 @@ class Oracle:
                 "stall",
                 "stall backend",
                 "unsubscribe",
+                "freeze streamer",
                 *(f"{kind} {network}" for kind in ("freeze", "router", "cut")),
             }
             if self._faults & makers:

@@ -37,6 +37,8 @@ class Process:
         self.name = name
         self.killed = False
         self.tasks: dict[Task, None] = {}
+        self.frozen: list[Task] | None = None
+        """The threads that could run, while the process is frozen."""
 
 
 class Task:
@@ -150,7 +152,8 @@ class Scheduler:
         if task.blocked:
             task.blocked = False
             task.wait_id += 1
-            self._ready.append(task)
+            frozen = task.process.frozen
+            (self._ready if frozen is None else frozen).append(task)
 
     def block(self, deadline_ns: int | None = None) -> bool:
         """Wait until `make_ready`, or the deadline; false after the deadline. The caller has registered the waiter."""
@@ -248,9 +251,20 @@ class Scheduler:
             task.waiters.remove(me)
         return not task.alive
 
+    def freeze(self, process: Process) -> None:
+        """Let no thread of a process run until `thaw`: SIGSTOP. The clock and timers go on."""
+        process.frozen = [each for each in self._ready if each.process is process]
+        self._ready = [each for each in self._ready if each.process is not process]
+
+    def thaw(self, process: Process) -> None:
+        """SIGCONT."""
+        frozen, process.frozen = process.frozen, None
+        self._ready += frozen or ()
+
     def kill(self, process: Process) -> None:
         """End all threads of a process at once. No code of it has an effect from here on."""
         process.killed = True
+        self.thaw(process)
         for task in list(process.tasks):
             self.make_ready(task)
         for task in list(process.tasks):

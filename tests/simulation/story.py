@@ -14,7 +14,7 @@ from tests.simulation.host import DRAIN_S, INSIDE, OUTSIDE, HostConfig, SimHost,
 from tests.simulation.oracle import Oracle, Violation
 from tests.simulation.scheduler import NS_PER_MS, NS_PER_S, Scheduler, SimulationStuck
 from tests.simulation.world import LATE_TOPICS, NOTICES, SHARED, TOPICS, World
-from tests.simulation.zenoh_link import LinkSizes
+from tests.simulation.zenoh_link import LEASE_NS, LinkSizes
 from tests.simulation.zenoh_network import SimNetwork
 
 _SETTLE_S: Final = 45
@@ -79,6 +79,8 @@ _YEARS_MS: Final = 450_000_000_000
 _DURATIONS_MS: Final = ((50, 1_000), (1_000, 4_500), (4_500, 9_000), (10_500, 16_000))
 _BACKEND_SHARE: Final = 0.15
 """The share of the seeds with a second application outside."""
+_FREEZE_SHARE: Final = 0.1
+"""The share of the seeds in which the streamer's process is frozen."""
 FAULTS: Final = (
     "freeze",
     "router",
@@ -146,7 +148,19 @@ def _draw_steps(rng: Random) -> list[Step]:
 
 def generate(seed: int) -> Story:
     """The story of a seed."""
-    return _with_backend(_with_rare_settings(_draw_story(seed)))
+    return _with_freeze(_with_backend(_with_rare_settings(_draw_story(seed))))
+
+
+def _with_freeze(story: Story) -> Story:
+    """The story, in some seeds with a streamer that is frozen, often for about a lease."""
+    rng = Random(f"freeze of {story.seed}")  # its own, as for rare settings
+    if rng.random() >= _FREEZE_SHARE:
+        return story
+    fault_at_ms = next((step.at_ms for step in story.steps if step.kind in FAULTS), 1_000)
+    at_ms = max(0, fault_at_ms + rng.randrange(-9_000, 3_000))
+    ms = rng.randrange(*rng.choice(((50, 7_500), (7_500, 10_500), (7_500, 10_500), (10_500, 14_000))))
+    steps = *story.steps, Step(at_ms, "freeze streamer", (ms,)), _draw_publish(rng, at_ms)
+    return story._replace(steps=tuple(sorted(steps)))
 
 
 def _with_backend(story: Story) -> Story:
@@ -271,6 +285,8 @@ class _Actor:
                 network, backend = self.networks[OUTSIDE], self.world.backend
                 assert backend is not None
                 self._between(step, lambda: network.stall(backend), lambda: network.unstall(backend))
+            case "freeze streamer":
+                self._between(step, lambda: self.host.freeze(args[0] * NS_PER_MS), lambda: None)
             case "stop":
                 self._between(step, self.host.stop, self._start)
             case "kill":
@@ -400,8 +416,13 @@ _NO_FAULTS: Final = frozenset({"publish", "subscribe", "sessions", "leave"})
 
 
 def faults_of(story: Story) -> frozenset[str]:
-    """The kinds of faults in a story; those of a network with its name."""
-    steps = (step for step in story.steps if step.kind not in _NO_FAULTS)
+    """The kinds of faults in a story; those of a network with its name. A short freeze of the streamer ends no link."""
+    steps = (
+        step
+        for step in story.steps
+        if step.kind not in _NO_FAULTS
+        and (step.kind != "freeze streamer" or step.args[0] * NS_PER_MS > LEASE_NS // 2)
+    )
     return frozenset(
         f"{step.kind} {step.args[0]}" if step.kind in ("freeze", "router", "cut") else step.kind
         for step in steps

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 LEASE_NS: Final = 10 * NS_PER_S
 PUT_WAIT_NS: Final = 5 * NS_PER_S
-_LEASE_IS_OVER: Final = "lease"
+LEASE_IS_OVER: Final = "lease"
 _KEEPALIVE_NS: Final = LEASE_NS // 4
 _KEEPALIVE_BYTES: Final = 3
 _QUERY_BYTES: Final = 36
@@ -140,7 +140,7 @@ class SimLink:
 
     def pump(self) -> None:
         """Move messages on: into the kernel now, over the wire after a moment."""
-        if self.dead:
+        if self.dead or self.session.is_frozen:
             return
         if self.queue.move_to(self.sent, self.sizes.send) and self.has_room:
             waiting, self.on_room = self.on_room, []
@@ -265,16 +265,20 @@ class SimLink:
             self._scheduler.call_at(self._last_received_ns() + LEASE_NS, lambda: self._on_lease(since_ns))
 
     def _on_lease(self, since_ns: int) -> None:
-        if self._silent_since_ns == since_ns and not self.dead:
-            self.close_here(_LEASE_IS_OVER)
+        if self._silent_since_ns != since_ns or self.dead:
+            return
+        if self.session.is_frozen:
+            self.session.do_at_thaw(lambda: self._on_lease(since_ns))
+        else:
+            self.close_here(LEASE_IS_OVER)
 
-    def close_here(self, why: str) -> None:
+    def close_here(self, why: str, report_ns: int | None = None) -> None:
         """Zenoh closes the link on our side. Messages in our buffers are lost; the session learns of it later."""
         if self.dead:
             return
         self.dead = self.is_broken = True
         self.is_reported_twice = self.is_closed_by_put = (
-            why != _LEASE_IS_OVER
+            why != LEASE_IS_OVER
         )  # measured after such a put only
         self._unacked_at_end = self.sent.bytes  # as long as the socket is open, its kernel has them
         lost = self.queue.clear() + self.sent.clear()
@@ -283,7 +287,9 @@ class SimLink:
         if not self._unacked_at_end or self.network.rng.random() < 0.5:
             self._is_closed_here = True
         self._release_waiting()
-        self._scheduler.call_after(self.network.rng.randrange(_MAX_REPORT_NS), self.report)
+        if report_ns is None:
+            report_ns = self.network.rng.randrange(_MAX_REPORT_NS)
+        self._scheduler.call_after(report_ns, self.report)
 
     def reset(self) -> None:
         """The router's process ended: its kernel closes the connection. The session learns of it at once, or soon."""
@@ -303,7 +309,9 @@ class SimLink:
         self._scheduler.call_after(delay_ms * NS_PER_MS, self.report)
 
     def report(self) -> None:
-        if not self.reported:
+        if self.session.is_frozen:
+            self.session.do_at_thaw(self.report)
+        elif not self.reported:
             self.reported = True
             if self._closes_late:
                 self._scheduler.call_after(50 * NS_PER_MS, self._close_socket)
@@ -336,7 +344,7 @@ class SimLink:
             self._scheduler.call_after(self.network.latency_ns(), self.flush_downlink)
 
     def flush_downlink(self) -> None:
-        while self.downlink and not self.cut and not self.dead:
+        while self.downlink and not (self.cut or self.dead or self.session.is_frozen):
             if not self.session.deliver(self.downlink[0]):
                 return  # no room: the session calls again
             self.downlink.popleft()

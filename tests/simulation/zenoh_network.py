@@ -181,9 +181,9 @@ class SimNetwork:
         self.sizes = sizes
         seed = scheduler.rng.getrandbits(64)
         self.rng = Random(seed)
-        self._forget_rng = Random(
-            f"forgotten connections of {seed}"
-        )  # its own: other stories stay as they are
+        # Of their own: other stories stay as they are.
+        self._forget_rng = Random(f"forgotten connections of {seed}")
+        self.freeze_rng = Random(f"freezes of {seed}")
         self.sessions: list[SimSession] = []
         self._all_sessions: list[SimSession] = []
         self.apps: list[SimApp] = []

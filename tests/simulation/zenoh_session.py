@@ -12,7 +12,14 @@ import zenoh
 
 from tests.simulation import primitives
 from tests.simulation.scheduler import NS_PER_MS, Process, Task
-from tests.simulation.zenoh_link import PUT_WAIT_NS, SimLink, WireMessage, wire_message
+from tests.simulation.zenoh_link import (
+    LEASE_IS_OVER,
+    LEASE_NS,
+    PUT_WAIT_NS,
+    SimLink,
+    WireMessage,
+    wire_message,
+)
 from ustreamer.transports.zenoh.decoder import HEAD
 
 if TYPE_CHECKING:
@@ -22,6 +29,8 @@ _RETRY_MS: Final = 1_000
 _DROP_WAIT_NS: Final = NS_PER_MS
 """A put with congestion control DROP waits so long for room. Measured: 1.1 ms while the other node is frozen."""
 _PUT_NS: Final = 25_000
+_THAW_MS: Final = 20
+"""In this time after a freeze Zenoh reports what happened meanwhile."""
 """The time from one put to the next, with all computing in between: 40 000 messages/s at most."""
 
 
@@ -191,6 +200,10 @@ class SimSession:
         self.is_gone = False
         """True after the end of the session or of its process: the kernel owns the connection."""
         self.link: SimLink | None = None
+        self.is_frozen = False
+        """True while the process is frozen: its kernel goes on, and Zenoh does nothing."""
+        self._frozen_ns = 0
+        self._at_thaw: list[Callable[[], None]] = []
         self.publishers: dict[SimPublisher, None] = {}
         self.subscribers: list[SimSubscriber] = []
         self.callbacks = primitives.SimQueue()
@@ -217,6 +230,9 @@ class SimSession:
     def _connect(self) -> None:
         """Connect now, or try again later."""
         if self.closed or self.is_gone or self.link is not None:
+            return
+        if self.is_frozen:
+            self.do_at_thaw(self._connect)
             return
         if not self.network.is_running or self.network.is_cut:
             retry_ms = _RETRY_MS + self.network.rng.randrange(_RETRY_MS)
@@ -395,6 +411,40 @@ class SimSession:
         self.network.on_taken(message, self.process)
         if self.link is not None and self.link.downlink:
             self.link.flush_downlink()
+
+    # --- a freeze of the process --------------------------------------------------------------------------------------
+
+    def on_frozen(self) -> None:
+        self.is_frozen, self._frozen_ns = True, self.scheduler.now_ns
+        link = self.link
+        if link is not None and not link.dead:
+            silent_ns = self.network.freeze_rng.randrange(LEASE_NS // 4)
+            self.scheduler.call_after(LEASE_NS - silent_ns, lambda: self._expire(link))
+
+    def _expire(self, link: SimLink) -> None:
+        """The router has received nothing for a lease."""
+        if self.is_frozen and self.network.is_running and not (link.dead or self.network.is_cut):
+            link.reset()
+
+    def on_thawed(self) -> None:
+        """SIGCONT. Zenoh may close a link because its own timer has expired, although data of the router waits."""
+        rng = self.network.freeze_rng
+        self.is_frozen = False
+        actions, self._at_thaw = self._at_thaw, []
+        for action in actions:
+            self.scheduler.call_after(rng.randrange(1, _THAW_MS) * NS_PER_MS, action)
+        link, frozen_ns = self.link, self.scheduler.now_ns - self._frozen_ns
+        if link is None or link.dead:
+            return
+        if frozen_ns + rng.randrange(LEASE_NS // 4) > LEASE_NS and rng.random() < 0.5:
+            link.close_here(LEASE_IS_OVER, rng.randrange(1, _THAW_MS) * NS_PER_MS)
+        else:
+            link.pump()
+            link.flush_downlink()
+
+    def do_at_thaw(self, action: Callable[[], None]) -> None:
+        """Do this in the first milliseconds after the freeze."""
+        self._at_thaw.append(action)
 
     # --- life ---------------------------------------------------------------------------------------------------------
 

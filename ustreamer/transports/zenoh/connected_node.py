@@ -89,6 +89,16 @@ class NodeLoss:
         self.has_stopped = has_stopped
         """True if the process of the node did nothing, although its kernel did."""
 
+    @property
+    def possible_since_ns(self) -> int:
+        """The time since which puts are lost if the node has not left, although it seems so."""
+        return min(self.since_ns, self.acked_ns - MARGIN_NS) if self.is_receiver_gone else self.since_ns
+
+    def set_node_present(self) -> None:
+        """The node has not left: it may not have read everything."""
+        self.is_receiver_gone = False
+        self.since_ns = min(self.since_ns, self.acked_ns - MARGIN_NS)
+
     def distance_ns(self, noticed_ns: int) -> int:
         return max(self.at_ns - noticed_ns, noticed_ns - self.until_ns, 0)
 
@@ -117,6 +127,7 @@ class ConnectedNode:
         """When Zenoh reported this connection."""
         self.received_ns = now_ns
         self.acked_ns = now_ns
+        self._frozen_until_ns = 0
         self._last_ack_ns = 0
         self.has_ended = False
         """True after the node's kernel has ended the connection."""
@@ -190,6 +201,8 @@ class ConnectedNode:
         """
         if state.acked != self._acked or not state.unacked:
             self._acked, self._progress_ns = state.acked, now_ns
+        if now_ns < self._frozen_until_ns:
+            return
         mark = self._mark
         acknowledged = state.acked >= mark.written
         if acknowledged and mark.caught_up:
@@ -200,6 +213,10 @@ class ConnectedNode:
         if now_ns - mark.at_ns >= _MARK_NS:
             self._mark = _Mark(now_ns, state.acked + state.unacked, acknowledged)
             self._marks.append(self._mark)
+
+    def freeze_acked(self, until_ns: int) -> None:
+        """Trust no acknowledgement until then."""
+        self._frozen_until_ns = until_ns
 
     def check_transport(self, now_ns: int, *, is_listed: bool) -> None:
         """Note whether Zenoh has a transport to this node."""

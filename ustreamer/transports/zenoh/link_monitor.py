@@ -24,6 +24,11 @@ A lost link loses the messages that were put and not read. Zenoh does not report
 * A frozen node, or a cut link: detected when the lease is over (10 s). All messages since its last sign of life may be
   lost. Zenoh then closes the connection but may accept messages for another lease (measured: 12.5 s and 22.5 s after a
   cut). So a node counts as gone as soon as its connection is closed.
+* This process was frozen for most of a lease: the nodes, or Zenoh here, may close the connections as it resumes. Until
+  then, a few milliseconds, Zenoh takes puts and loses them. The ends look as if the nodes had left. So for 2 s no
+  acknowledgement is trusted, and a node that is lost counts as present.
+* One of several nodes is lost and returns: publishers whose subscribers the others have detect nothing. What the node
+  may have missed is counted.
 * Two peers that connect to each other have two links, and Zenoh sends everything over the first one. If that one
   breaks, Zenoh uses the other one and reports nothing. What the first one may have lost is put again.
 * A router that resumes after most of a lease drops its clients that were silent meanwhile, and then reads what waits
@@ -62,7 +67,8 @@ from zenoh.handlers import Callback
 from ustreamer.core.base.log_limit import limited
 from ustreamer.core.delivery.plugin_errors import FOREIGN_ERRORS
 from ustreamer.transport_port import EndpointContext
-from ustreamer.transports.zenoh.connected_node import DEFAULT_LEASE_NS, MARGIN_NS, ConnectedNode, NodeLoss
+from ustreamer.transports.zenoh.absent_nodes import AbsentNode, AbsentNodes
+from ustreamer.transports.zenoh.connected_node import DEFAULT_LEASE_NS, ConnectedNode, NodeLoss
 from ustreamer.transports.zenoh.tcp_info import LinkEnd, TcpLink, find_link, wait_link_end
 
 log = logging.getLogger("ustreamer.zenoh")
@@ -132,17 +138,20 @@ class LinkMonitor:
         self._watchers: list[Callable[[bool], None]] = []
         self._ticks: list[Callable[[], None]] = []
         self._link_watchers: list[Callable[[int], None]] = []
+        self._return_watchers: list[Callable[[AbsentNode], int]] = []
         self._reported: set[tuple[str, type[BaseException]]] = set()
         self._nodes: dict[tuple[str, bool], ConnectedNode] = {}
         self._losses: deque[NodeLoss] = deque(maxlen=_MAX_LOSSES)
         self._stopped: deque[NodeLoss] = deque(maxlen=_MAX_LOSSES)
         # Nodes with a closed connection that Zenoh has not reported yet. Bounded by Zenoh, which reports each.
         self._unreported: dict[tuple[str, bool], NodeLoss] = {}
+        self._absent = AbsentNodes()
         # The two addresses of each node's newest link. Zenoh does not list the link of a forgotten connection.
         self._addresses: dict[str, tuple[str, str]] = {}
         self._all_stalled = False
         self._lease_ns = DEFAULT_LEASE_NS
         self._next_tick_ns = self._sampled_ns = self._tick_until_ns = 0
+        self._awake_ns = self._resumed_ns = 0
         self._session: zenoh.Session | None = None
         self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._held: list[tuple[socket.socket, int, bool]] = []
@@ -162,6 +171,13 @@ class LinkMonitor:
     def add_link_watcher(self, on_replaced: Callable[[int], None]) -> None:
         """Call `on_replaced(at_ns)` on the monitor thread when a node lost a link at that time and has another one."""
         self._link_watchers.append(on_replaced)
+
+    def add_return_watcher(self, count_missed: Callable[[AbsentNode], int]) -> None:
+        """Call `count_missed(node)` on the monitor thread when a lost node has returned and another one was connected.
+
+        It counts what the node may have missed, and returns the number.
+        """
+        self._return_watchers.append(count_missed)
 
     def run_on_monitor(self, task: Callable[[], None]) -> None:
         """Run `task` on the monitor thread, in order of submission."""
@@ -257,6 +273,8 @@ class LinkMonitor:
             # No node was connected: losses detected meanwhile belong to that outage.
             self._losses[-1].until_ns = now_ns
         is_router = event.transport.whatami == zenoh.WhatAmI.ROUTER
+        if joined and not node[1]:
+            self._absent.on_connected(node[0], now_ns, has_others=bool(self._nodes))
         if not joined:
             self._nodes[node].release()
         self._nodes[node] = ConnectedNode(now_ns, is_router=is_router, lease_ns=self._lease_ns)
@@ -268,6 +286,10 @@ class LinkMonitor:
         removed = self._nodes.pop(node)
         loss = removed.loss(now_ns)
         loss.seen_ns = min(loss.at_ns, removed.end_seen_ns)
+        if now_ns - self._resumed_ns < DETECTION_NS:
+            loss.set_node_present()
+        if not node[1]:
+            self._absent.add(node[0], loss, has_others=bool(self._nodes))
         self._report_end(node[0], removed, now_ns)
         self._shut_down_connection(node[0], removed)
         removed.release()
@@ -385,12 +407,22 @@ class LinkMonitor:
         self.run_on_monitor(lambda: self._sample_nodes(self._monotonic_ns()))
 
     def _sample_nodes(self, now_ns: int) -> None:
+        self._detect_freeze(now_ns)
         for node in tuple(self._nodes.values()):
             node.sample(now_ns)
+
+    def _detect_freeze(self, now_ns: int) -> None:
+        """Trust no acknowledgement for a while if this process was frozen: nothing has run for half a lease."""
+        awake_ns, self._awake_ns = self._awake_ns, now_ns
+        if self._nodes and now_ns - awake_ns > self._lease_ns // 2:
+            self._resumed_ns = now_ns
+            for node in tuple(self._nodes.values()):
+                node.freeze_acked(now_ns + DETECTION_NS)
 
     # --- losses -------------------------------------------------------------------------------------------------------
 
     def _tick(self, now_ns: int) -> None:
+        self._detect_freeze(now_ns)
         for key, node in tuple(self._nodes.items()):
             if node.link is None and node.searches < _MAX_SEARCHES:
                 node.searches += 1
@@ -404,6 +436,7 @@ class LinkMonitor:
         self._check_transports(now_ns)
         for key in tuple(self._unreported):
             self._rejoin_by_further_link(key, now_ns)
+        self._count_missed(now_ns)
         nodes = self._nodes.values()
         self.confirmed_ns = self._confirmed_ns(now_ns)
         suspects = [node.is_suspect(now_ns) for node in nodes]
@@ -457,8 +490,8 @@ class LinkMonitor:
             return
         loss = self._unreported.pop(key)
         loss.until_ns = now_ns
-        # The node has not closed its session, so it may not have read everything.
-        loss.since_ns = min(loss.since_ns, loss.acked_ns - MARGIN_NS)
+        loss.set_node_present()
+        self._absent.discard(key[0])
         self._nodes[key] = node = ConnectedNode(now_ns, is_router=loss.is_router, lease_ns=self._lease_ns)
         node.set_link(link)
         node.sample(now_ns)
@@ -466,6 +499,15 @@ class LinkMonitor:
             on_replaced(loss.at_ns)
         self._update_state()
         self._notify_watchers()
+
+    def _count_missed(self, now_ns: int) -> None:
+        """Count and log what returned nodes may have missed."""
+        name = self._context.name
+        for node in self._absent.pop_returned(now_ns):
+            number = sum(count_missed(node) for count_missed in self._return_watchers)
+            if number:
+                extra = {"endpoint": name, "node": node.zid, "messages": number, **limited(name)}
+                log.warning("zenoh.node_missed", extra=extra)
 
     def _find_link(self, zid: str, node: ConnectedNode) -> None:
         link = self._link_to(zid)
@@ -518,7 +560,8 @@ class LinkMonitor:
     def _confirmed_ns(self, now_ns: int) -> int:
         """All puts before this time have arrived, or their loss was detected long ago."""
         nodes = [node.confirmed_ns for node in self._nodes.values()]
-        return min(nodes + [each.since_ns for each in self._recent_losses(now_ns)], default=0)
+        losses = [each.possible_since_ns for each in self._recent_losses(now_ns)]
+        return min((*nodes, *losses, self._absent.needed_since_ns(now_ns))) if nodes or losses else 0
 
     def _recent_losses(self, now_ns: int) -> list[NodeLoss]:
         """The losses that publishers may still detect."""

@@ -31,6 +31,10 @@ class NoReceipts:
     def retransmit(self) -> None:
         pass
 
+    @property
+    def has_receivers(self) -> bool:
+        return False
+
     def is_awaited(self, message: UMessage) -> bool:
         return False
 
