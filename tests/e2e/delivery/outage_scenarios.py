@@ -78,6 +78,9 @@ class OutageOutcome(NamedTuple):
     received: list[int]
     ledger: dict[str, int]
     retransmitted: int
+    not_retransmitted: int
+    missed: list[int]
+    """The number of messages that each subscriber missed."""
 
     @property
     def first_received(self) -> list[int]:
@@ -145,6 +148,10 @@ class ZenohProcess:
     def received(self) -> list[int]:
         return [int(line) for line in self.lines.items() if line != "READY\n"]
 
+    @property
+    def first_received(self) -> int:
+        return min(self.received, default=0)
+
     def freeze(self) -> None:
         self._process.send_signal(signal.SIGSTOP)
 
@@ -177,6 +184,7 @@ class OutageScenario:
         self._subscribers: list[ZenohProcess] = []
         self._sent: Callable[[], int] = int
         """The number of events that were sent."""
+        self.streamer_pid = 0
         directory.mkdir()
         self._config = directory / "outage.toml"
         locators = json.dumps([f"tcp/{host}:{self.ports.backbone}" for host in hosts])
@@ -207,6 +215,12 @@ class OutageScenario:
     def wait_received(self, number: int) -> None:
         self._subscribers[-1].wait_received(number)
 
+    def freeze_subscriber(self) -> None:
+        self._subscribers[-1].freeze()
+
+    def thaw_subscriber(self) -> None:
+        self._subscribers[-1].thaw()
+
     def kill_subscriber(self) -> None:
         self._subscribers[-1].freeze_up_to_date(self._sent)
         self._subscribers[-1].kill()
@@ -217,10 +231,12 @@ class OutageScenario:
         join: Callable[[], None],
         start_outage: Callable[[], object],
         end_outage: Callable[[], object],
+        hz: int = HZ,
     ) -> OutageOutcome:
-        """Send events at 200 Hz before, during and after an outage of `seconds`."""
+        """Send events before, during and after an outage of `seconds`. The newest subscriber is waited for."""
         pause = Event()
         with StreamerProcess(self._config, "--drain", "30") as process:
+            self.streamer_pid = process.pid
             with ZenohEntity(self.ports.backbone, "hpc.vin1") as app:
                 app.subscribe(TOPIC)
             join()
@@ -230,21 +246,25 @@ class OutageScenario:
                     datagram = wire.event(SPEED, 0x8001, b"%d" % number, session=number % 0xFFFF + 1)
                     ecu.send_to_port(datagram, self.ports.someip)
 
-                with Metronome(HZ, beat) as metronome:
+                with Metronome(hz, beat) as metronome:
                     self._sent = lambda: metronome.beats
-                    self._subscribers[-1].wait_received(HZ)
+                    self._subscribers[-1].wait_received(hz)
                     self._subscribers[-1].wait_up_to_date(self._sent)
                     start_outage()
                     pause.wait(seconds)
                     end_outage()
-                    self._subscribers[-1].wait_received(metronome.beats + HZ)
+                    self._subscribers[-1].wait_received(metronome.beats + hz)
                 sent = metronome.beats
                 self._subscribers[-1].wait_received(sent - 1)
             process.stop()
         [stopped] = [line for line in process.log_records if line["event"] == "streamer.stopped"]
         received = [number for each in self._subscribers for number in each.received]
+        backbone = stopped["endpoints"]["backbone"]
+        missed = [
+            len(set(range(each.first_received, sent)) - set(each.received)) for each in self._subscribers
+        ]
         return OutageOutcome(
-            sent, received, process.ledger, stopped["endpoints"]["backbone"]["retransmitted"]
+            sent, received, process.ledger, backbone["retransmitted"], backbone["not_retransmitted"], missed
         )
 
 
