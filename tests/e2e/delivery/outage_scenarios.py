@@ -185,7 +185,7 @@ class OutageScenario:
         self._sent: Callable[[], int] = int
         """The number of events that were sent."""
         self.streamer_pid = 0
-        directory.mkdir()
+        directory.mkdir(parents=True)
         self._config = directory / "outage.toml"
         locators = json.dumps([f"tcp/{host}:{self.ports.backbone}" for host in hosts])
         text = _CONFIG.format(

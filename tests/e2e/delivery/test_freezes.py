@@ -1,13 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process is frozen for about the lease: the streamer itself, or one of two subscribers of a topic.
-
-`python -m tests.e2e.delivery.test_freezes N` repeats it with N streamers at a time and prints the outcomes.
-"""
+"""A process is frozen for about the lease: the streamer itself, or one of two subscribers of a topic."""
 
 import os
 import signal
-import sys
-import tempfile
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -24,11 +20,14 @@ _RETRANSMIT_MS: Final = 15_000
 _FREEZES_S: Final = (8.5, 9.1, 9.7)
 """The last keep-alive came up to 2.5 s before a freeze. The lease of 10 s ends in the freeze, or just after it."""
 _LONG_S: Final = 13.0
+_FREEZES: Final = 2 * len(_FREEZES_S) + 2
+
+durable_or_not = pytest.mark.parametrize("durable", ["false", "true"])
 
 
-def streamer_frozen(directory: Path, seconds: float) -> OutageOutcome:
+def streamer_frozen(directory: Path, seconds: float, settings: str) -> OutageOutcome:
     with ExitStack() as stack:
-        scene = OutageScenario(directory, stack, "listen", _RETRANSMIT_MS)
+        scene = OutageScenario(directory, stack, "listen", _RETRANSMIT_MS, settings=settings)
         return scene.run_outage(
             seconds,
             scene.start_subscriber,
@@ -38,9 +37,9 @@ def streamer_frozen(directory: Path, seconds: float) -> OutageOutcome:
         )
 
 
-def one_of_two_subscribers_frozen(directory: Path, seconds: float) -> OutageOutcome:
+def one_of_two_subscribers_frozen(directory: Path, seconds: float, settings: str) -> OutageOutcome:
     with ExitStack() as stack:
-        scene = OutageScenario(directory, stack, "listen", _RETRANSMIT_MS)
+        scene = OutageScenario(directory, stack, "listen", _RETRANSMIT_MS, settings=settings)
 
         def join() -> None:
             scene.start_subscriber()
@@ -49,39 +48,58 @@ def one_of_two_subscribers_frozen(directory: Path, seconds: float) -> OutageOutc
         return scene.run_outage(seconds, join, scene.freeze_subscriber, scene.thaw_subscriber, _HZ)
 
 
-@pytest.mark.parametrize(
-    "count", [pytest.param(1, id="once"), pytest.param(20, id="20 times", marks=pytest.mark.soak)]
-)
-def test_a_streamer_that_was_frozen_for_about_the_lease_loses_nothing(tmp_path: Path, count: int) -> None:
-    for number in range(count):
-        (directory := tmp_path / f"{number}").mkdir()
-        with ThreadPoolExecutor() as pool:
-            outcomes = pool.map(lambda each: streamer_frozen(directory / f"{each}", each), _FREEZES_S)
-        for outcome in outcomes:
-            assert_ledger_balanced(outcome.ledger)
-            assert outcome.lost == [], outcome
-            assert outcome.first_received == sorted(outcome.first_received), outcome
+def run_freezes(directory: Path) -> dict[str, list[OutageOutcome]]:
+    """All freezes at once: those of streamers, and of one of two subscribers, not durable and durable."""
+    with ThreadPoolExecutor(_FREEZES) as pool:
+        running = {
+            f"{subject} {durable}": [
+                pool.submit(
+                    freeze, directory / f"{subject}-{durable}-{seconds}", seconds, f"durable = {durable}"
+                )
+                for seconds in all_seconds
+            ]
+            for subject, freeze, all_seconds in (
+                ("streamer", streamer_frozen, _FREEZES_S),
+                ("subscriber", one_of_two_subscribers_frozen, (_LONG_S,)),
+            )
+            for durable in ("false", "true")
+        }
+        return {name: [each.result() for each in futures] for name, futures in running.items()}
 
 
-def test_what_one_of_two_subscribers_missed_while_it_was_frozen_is_counted(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def freezes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[OutageOutcome]]:
+    return run_freezes(tmp_path_factory.mktemp("freezes"))
+
+
+def assert_nothing_is_lost(outcomes: Sequence[OutageOutcome]) -> None:
+    for outcome in outcomes:
+        assert_ledger_balanced(outcome.ledger)
+        assert outcome.lost == [], outcome
+        assert outcome.first_received == sorted(outcome.first_received), outcome
+
+
+@durable_or_not
+def test_a_streamer_that_was_frozen_for_about_the_lease_loses_nothing(
+    freezes: dict[str, list[OutageOutcome]], durable: str
+) -> None:
+    assert_nothing_is_lost(freezes[f"streamer {durable}"])
+
+
+@durable_or_not
+def test_what_one_of_two_subscribers_missed_while_it_was_frozen_is_counted(
+    freezes: dict[str, list[OutageOutcome]], durable: str
+) -> None:
     """Zenoh closes its link after the lease, and sends to the other one."""
-    outcome = one_of_two_subscribers_frozen(tmp_path / "two", _LONG_S)
+    [outcome] = freezes[f"subscriber {durable}"]
     assert_ledger_balanced(outcome.ledger)
     assert outcome.missed[0] == 0, outcome
     assert _HZ <= outcome.missed[1] <= outcome.not_retransmitted <= outcome.sent, outcome
 
 
-def main(jobs: int) -> None:
-    """Run until it is interrupted."""
-    number = 0
-    with tempfile.TemporaryDirectory() as directory, ThreadPoolExecutor() as pool:
-        while True:
-            number += 1
-            seconds = [8.0 + (number * 7 + job) % 23 / 10 for job in range(jobs)]
-            names = [Path(directory) / f"{number}-{job}" for job in range(jobs)]
-            for each, outcome in zip(seconds, pool.map(streamer_frozen, names, seconds), strict=True):
-                print(f"{each} s: {outcome}", flush=True)
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]))
+@pytest.mark.soak
+def test_20_freezes_lose_nothing(tmp_path: Path) -> None:
+    for number in range(20):
+        outcomes = run_freezes(tmp_path / f"{number}")
+        for durable in ("false", "true"):
+            assert_nothing_is_lost(outcomes[f"streamer {durable}"])
