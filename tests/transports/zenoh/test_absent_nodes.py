@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nodes that return with their id: they had not left. And this process, frozen: no end of a node is a leave."""
 
+from types import SimpleNamespace
 from typing import Final
 
 import pytest
@@ -9,6 +10,7 @@ from tests.transports.zenoh.publisher_bench import MakeBench, numbered, received
 from tests.transports.zenoh.test_link_monitor import MS, Kernel, connect_kernel, event, monitor_of
 from ustreamer.transports.zenoh.absent_nodes import AbsentNode, AbsentNodes
 from ustreamer.transports.zenoh.connected_node import NodeLoss
+from ustreamer.transports.zenoh.retransmit import OVERHEAD_BYTES
 
 START_MS: Final = 20_700
 FREEZE_MS: Final = 9_500
@@ -135,6 +137,29 @@ def test_a_node_that_returns_before_another_one_is_lost_may_have_missed_messages
     assert sorted((each.zid, each.is_alone) for each in two.missed) == [("one", False), ("two", False)]
 
 
+def test_puts_are_remembered_for_a_second_after_a_node_seems_to_have_left() -> None:
+    two = Nodes("one", "two")
+    two.run(1_750)
+    lost_ms = two.now_ms
+    two.lose("one")
+    two.run(900)  # a keep-alive came 50 ms after the loss
+    assert two.links.confirmed_ns == (lost_ms - 100) * MS
+    two.run(3_000)
+    assert two.links.confirmed_ns > lost_ms * MS
+
+
+def test_puts_are_remembered_while_a_frozen_node_is_absent() -> None:
+    two = Nodes("one", "two")
+    two.kernels["one"].is_cut = True
+    two.run(4_500)
+    two.lose("one")
+    two.run(30_000)
+    assert two.links.confirmed_ns <= START_MS * MS
+    two.connect("one")
+    two.run(5_000)
+    assert two.links.confirmed_ns > (START_MS + 34_500) * MS
+
+
 def test_a_node_with_another_id_has_missed_nothing() -> None:
     two = Nodes("one", "two")
     two.lose("one")
@@ -194,6 +219,10 @@ def test_64_absent_nodes_are_remembered() -> None:
     assert returned == [f"{number}" for number in range(1, 65)]
 
 
+def absent_node(*, is_alone: bool = True, returned_ns: int = 1 << 61) -> AbsentNode:
+    return AbsentNode("one", loss(0, 0), has_others=True, is_alone=is_alone, returned_ns=returned_ns)
+
+
 @pytest.mark.parametrize(
     ("is_alone", "returned_ns", "counted"),
     [
@@ -211,7 +240,33 @@ def test_the_messages_that_a_node_may_have_missed_are_counted_once(
     assert received(subscriber, 3) == [0, 1, 2]
     for each in bench.publishers:
         each.lost_ns = 1 << 60
-    node = AbsentNode("one", loss(0, 0), has_others=True, is_alone=is_alone, returned_ns=returned_ns)
-    losses = bench.sender._possible_losses
-    assert losses._count_missed(node) == counted
+    node = absent_node(is_alone=is_alone, returned_ns=returned_ns)
+    assert bench.sender._possible_losses._count_missed(node) == counted
     assert bench.sender.not_retransmitted == counted
+
+
+def test_evicted_messages_that_a_node_may_have_missed_are_counted_once(make_bench: MakeBench) -> None:
+    bench = make_bench(bytes=2 * (OVERHEAD_BYTES + 1))
+    subscriber = bench.listen()
+    bench.put(*(numbered(n) for n in range(5)))
+    assert received(subscriber, 5) == [0, 1, 2, 3, 4]
+    losses = bench.sender._possible_losses
+    assert [losses._count_missed(absent_node()) for _ in range(2)] == [5, 2]
+
+
+def test_messages_that_wait_for_a_subscriber_are_not_counted(make_bench: MakeBench) -> None:
+    bench = make_bench()
+    subscriber = bench.listen()
+    bench.put(numbered(0))
+    bench.unsubscribe(subscriber)
+    assert bench.sender._possible_losses._count_missed(absent_node()) == 0
+
+
+def test_with_receivers_that_give_receipts_nothing_is_counted(make_bench: MakeBench) -> None:
+    bench = make_bench()
+    subscriber = bench.listen()
+    bench.put(numbered(0))
+    assert received(subscriber, 1) == [0]
+    losses = bench.sender._possible_losses
+    losses._receipts = SimpleNamespace(has_receivers=True)  # type: ignore[assignment]
+    assert losses._count_missed(absent_node()) == 0

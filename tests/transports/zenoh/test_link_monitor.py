@@ -900,6 +900,7 @@ def test_the_first_of_two_links_that_zenoh_closes_may_have_lost_the_last_moments
     two.listed.remove("first")
     two.run(50)
     assert replaced_ns == [20_750 * MS]
+    assert not two.links._absent._absent
     assert two.links.lost_since_ns(replaced_ns[0]) == (20_700 - 100) * MS
 
 

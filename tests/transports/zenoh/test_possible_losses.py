@@ -18,7 +18,13 @@ from ustreamer.transports.zenoh import route_publishers
 from ustreamer.transports.zenoh.decoder import HEAD, ID_TAG, VERSION_AND_TAGS
 from ustreamer.transports.zenoh.link_monitor import DETECTION_NS, UnconfirmedSpan
 from ustreamer.transports.zenoh.possible_losses import PossibleLosses
-from ustreamer.transports.zenoh.retransmit import AnsweredRequests, Origin, RetransmitConfig, join_oldest
+from ustreamer.transports.zenoh.retransmit import (
+    OVERHEAD_BYTES,
+    AnsweredRequests,
+    Origin,
+    RetransmitConfig,
+    join_oldest,
+)
 from ustreamer.transports.zenoh.route_publishers import RoutePublishers
 from ustreamer.uprotocol.uattributes import UPriority
 from ustreamer.uprotocol.umessage import request
@@ -71,6 +77,22 @@ def test_the_counter_of_sent_messages_never_decreases(make_bench: MakeBench) -> 
     assert received(subscriber, 1) == [0]
     wait_until(lambda: bench.sender.retransmitted == 1, "the retransmission")
     assert (sent, bench.sender.sent) == ([1], 1)
+
+
+def test_what_is_lost_again_is_put_again_in_order_although_the_first_puts_are_evicted(
+    make_bench: MakeBench,
+) -> None:
+    """The memory has the first puts of the last two messages, and then all second puts."""
+    bench = make_bench(bytes=6 * (OVERHEAD_BYTES + 1))
+    subscriber = bench.listen()
+    bench.put(*(numbered(n) for n in range(4)))
+    for _ in range(2):
+        assert received(subscriber, 4) == [0, 1, 2, 3]
+        for each in bench.publishers:
+            each.lost_ns = 0
+        bench.unsubscribe(subscriber)
+        subscriber = bench.listen()
+    assert received(subscriber, 4) == [0, 1, 2, 3]
 
 
 def test_only_puts_since_the_loss_are_put_again(make_bench: MakeBench) -> None:
