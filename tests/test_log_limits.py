@@ -54,7 +54,7 @@ LIMITED = {
     "zenoh.link_closed_stalled",
     "zenoh.link_closed_unread",
     "zenoh.link_forgotten",
-    "zenoh.node_missed",
+    "zenoh.node_was_lost",
     "zenoh.link_down",
     "zenoh.link_up",
     "zenoh.receipts_failed",

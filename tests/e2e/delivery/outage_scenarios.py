@@ -72,13 +72,13 @@ max_age_ms = 600_000
 
 
 class OutageOutcome(NamedTuple):
-    """Messages that the ECU sent, messages that the subscriber received in order, and the final ledger."""
+    """Messages that the ECU sent, messages that the subscribers received in order, the final ledger, and counters."""
 
     sent: int
     received: list[int]
     ledger: dict[str, int]
     retransmitted: int
-    not_retransmitted: int
+    sent_while_node_lost: int
     missed: list[int]
     """The number of messages that each subscriber missed."""
 
@@ -147,10 +147,6 @@ class ZenohProcess:
     @property
     def received(self) -> list[int]:
         return [int(line) for line in self.lines.items() if line != "READY\n"]
-
-    @property
-    def first_received(self) -> int:
-        return min(self.received, default=0)
 
     def freeze(self) -> None:
         self._process.send_signal(signal.SIGSTOP)
@@ -261,10 +257,15 @@ class OutageScenario:
         received = [number for each in self._subscribers for number in each.received]
         backbone = stopped["endpoints"]["backbone"]
         missed = [
-            len(set(range(each.first_received, sent)) - set(each.received)) for each in self._subscribers
+            len(set(range(min(each.received), sent)) - set(each.received)) for each in self._subscribers
         ]
         return OutageOutcome(
-            sent, received, process.ledger, backbone["retransmitted"], backbone["not_retransmitted"], missed
+            sent,
+            received,
+            process.ledger,
+            backbone["retransmitted"],
+            backbone["sent_while_node_lost"],
+            missed,
         )
 
 

@@ -1,19 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nodes that return with their id: they had not left. And this process, frozen: no end of a node is a leave."""
 
-from types import SimpleNamespace
 from typing import Final
 
 import pytest
 
-from tests.transports.zenoh.publisher_bench import MakeBench, numbered, received
 from tests.transports.zenoh.test_link_monitor import MS, Kernel, connect_kernel, event, monitor_of
-from ustreamer.transports.zenoh.absent_nodes import AbsentNode, AbsentNodes
+from ustreamer.transports.zenoh import link_monitor
+from ustreamer.transports.zenoh.absent_nodes import AbsentNodes, SentTotals
 from ustreamer.transports.zenoh.connected_node import NodeLoss
-from ustreamer.transports.zenoh.retransmit import OVERHEAD_BYTES
 
 START_MS: Final = 20_700
 FREEZE_MS: Final = 9_500
+LEASE_MS: Final = 10_000
 
 
 class Nodes:
@@ -25,13 +24,13 @@ class Nodes:
         self.kernels = {name: Kernel() for name in names}
         for name, kernel in self.kernels.items():
             connect_kernel(self.links, name, kernel)
-        self.missed: list[AbsentNode] = []
-        self.links.add_return_watcher(self.count_missed)
+        self.links._monotonic_ns = lambda: self.now_ms * MS
+        self.links.count_sent = lambda: self.now_ms // 50  # one message per tick
         self.run(START_MS, from_ms=0)
 
-    def count_missed(self, node: AbsentNode) -> int:
-        self.missed.append(node)
-        return 1
+    @property
+    def counted(self) -> int:
+        return self.links.sent_while_node_lost
 
     def run(self, ms: int, from_ms: int | None = None) -> None:
         begin_ms = self.now_ms if from_ms is None else from_ms
@@ -39,8 +38,8 @@ class Nodes:
             self.links._sample_nodes(now_ms * MS)
             for kernel in self.kernels.values():
                 kernel.run(50)
+            self.now_ms = now_ms
             self.links._tick(now_ms * MS)
-        self.now_ms = begin_ms + ms
 
     def freeze(self, ms: int) -> None:
         """This process does nothing; the nodes live on."""
@@ -82,6 +81,18 @@ def test_a_node_that_is_lost_as_this_process_resumes_has_not_left(one: Nodes) ->
     assert one.lost_since_ms <= START_MS
 
 
+def test_a_node_that_is_lost_after_a_suspension_has_not_left(
+    one: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The monotonic clock stands still in it."""
+    suspended_ns = link_monitor._total_suspended_ns() + FREEZE_MS * MS
+    monkeypatch.setattr(link_monitor, "_total_suspended_ns", lambda: suspended_ns)
+    one.run(50)
+    one.lose("one")
+    assert not one.is_gone
+    assert one.lost_since_ms <= START_MS
+
+
 def test_the_acknowledgements_of_the_first_2_s_after_a_freeze_are_not_trusted(one: Nodes) -> None:
     one.freeze(FREEZE_MS)
     one.run(1_900)
@@ -98,11 +109,18 @@ def test_a_node_that_leaves_2_s_after_a_freeze_has_left(one: Nodes) -> None:
     assert one.lost_since_ms == one.now_ms
 
 
-def test_a_pause_of_less_than_half_a_lease_is_no_freeze(one: Nodes) -> None:
-    one.freeze(4_900)
+def test_a_pause_of_less_than_most_of_a_lease_is_no_freeze(one: Nodes) -> None:
+    one.freeze(6_900)
     one.run(50)
     one.lose("one")
     assert one.is_gone
+
+
+def test_a_stop_just_after_a_freeze_reports_what_a_closed_connection_lost(one: Nodes) -> None:
+    one.freeze(FREEZE_MS)
+    one.kernels["one"].ended = True
+    one.links.hold_links()
+    assert [each.begin_ns <= START_MS * MS for each in one.links.unconfirmed_spans()] == [True]
 
 
 def test_a_node_that_returns_with_its_id_had_not_left(one: Nodes) -> None:
@@ -112,29 +130,8 @@ def test_a_node_that_returns_with_its_id_had_not_left(one: Nodes) -> None:
     one.connect("one")
     assert (had_left, one.is_gone) == (True, False)
     assert one.lost_since_ms == START_MS - 100
-    one.run(1_000)
-    assert one.missed == []  # its publishers have detected the loss
-
-
-def test_what_one_of_two_nodes_may_have_missed_is_counted_when_its_subscribers_are_declared() -> None:
-    two = Nodes("one", "two")
-    two.lose("one")
-    two.run(3_000)
-    two.connect("one")
-    two.run(200)
-    assert two.missed == []
-    two.run(1_000)
-    assert [(each.zid, each.since_ns) for each in two.missed] == [("one", (START_MS - 100) * MS)]
-
-
-def test_a_node_that_returns_before_another_one_is_lost_may_have_missed_messages() -> None:
-    two = Nodes("one", "two")
-    two.lose("one")
-    two.lose("two")
-    two.connect("one")
-    two.connect("two")
-    two.run(500)
-    assert sorted((each.zid, each.is_alone) for each in two.missed) == [("one", False), ("two", False)]
+    one.run(2_000)
+    assert one.counted == 0  # its publishers have detected the loss
 
 
 def test_puts_are_remembered_for_a_second_after_a_node_seems_to_have_left() -> None:
@@ -148,125 +145,135 @@ def test_puts_are_remembered_for_a_second_after_a_node_seems_to_have_left() -> N
     assert two.links.confirmed_ns > lost_ms * MS
 
 
-def test_puts_are_remembered_while_a_frozen_node_is_absent() -> None:
+def test_what_was_sent_while_one_of_two_nodes_was_lost_is_counted() -> None:
+    """From 100 ms before the loss until a second after the return, as its subscribers may be declared so late."""
     two = Nodes("one", "two")
-    two.kernels["one"].is_cut = True
-    two.run(4_500)
     two.lose("one")
-    two.run(30_000)
-    assert two.links.confirmed_ns <= START_MS * MS
+    two.run(3_000)
     two.connect("one")
-    two.run(5_000)
-    assert two.links.confirmed_ns > (START_MS + 34_500) * MS
+    two.run(950)
+    assert two.counted == 0
+    two.run(2_000)
+    assert two.counted == (100 + 3_000 + 1_000) // 50
 
 
-def test_a_node_with_another_id_has_missed_nothing() -> None:
+def test_what_was_sent_is_counted_although_the_other_node_came_and_went_meanwhile(one: Nodes) -> None:
+    one.lose("one")
+    one.connect("two")
+    one.run(1_000)
+    one.lose("two")
+    one.connect("one")
+    one.run(2_000)
+    assert one.counted == (100 + 1_000 + 1_000) // 50
+
+
+def test_what_was_sent_counts_for_each_of_two_nodes_that_were_lost_together() -> None:
+    """One of them received what was put again. It is not known which one."""
+    two = Nodes("one", "two")
+    two.lose("one")
+    two.lose("two")
+    two.connect("one")
+    two.connect("two")
+    two.run(1_500)
+    assert two.counted == 2 * (100 + 1_000) // 50
+
+
+def test_nothing_is_counted_for_a_node_with_another_id() -> None:
     two = Nodes("one", "two")
     two.lose("one")
     two.connect("three")
-    two.run(1_000)
-    assert two.missed == []
+    two.run(2_000)
+    assert two.counted == 0
+
+
+@pytest.mark.parametrize(("is_cut", "counted"), [(True, 4_500), (False, 0)])
+def test_a_stop_counts_for_a_node_that_may_return(is_cut: bool, counted: int) -> None:
+    two = Nodes("one", "two")
+    two.kernels["one"].is_cut = is_cut
+    two.run(4_500)
+    two.lose("one")
+    two.links.unconfirmed_spans()
+    assert two.counted * 50 == pytest.approx(counted, abs=2_600)  # since its last keep-alive
+    assert bool(two.counted) is is_cut
+
+
+def test_a_connection_that_zenoh_forgets_does_not_end_the_absence() -> None:
+    two = Nodes("one", "two")
+    two.lose("one")
+    two.run(3_000)
+    two.connect("one")
+    two.run(150)
+    two.links._remove_forgotten(("one", False), two.links._nodes["one", False], two.now_ms * MS)
+    two.connect("one")
+    two.run(1_500)
+    assert two.counted == (100 + 3_150 + 1_000) // 50
 
 
 def loss(at_ms: int, since_ms: int, *, is_gone: bool = False) -> NodeLoss:
     return NodeLoss(at_ms * MS, since_ms * MS, is_receiver_gone=is_gone, acked_ns=at_ms * MS)
 
 
-def test_puts_are_needed_until_an_absent_node_has_returned() -> None:
-    absent = AbsentNodes()
-    absent.add("one", loss(5_000, 1_000), has_others=True)
-    assert absent.needed_since_ns(9_000 * MS) == 1_000 * MS
-    absent.on_connected("one", 9_000 * MS, has_others=True)
-    assert absent.needed_since_ns(9_100 * MS) == 1_000 * MS
-    assert [each.zid for each in absent.pop_returned(9_300 * MS)] == ["one"]
-    assert absent.needed_since_ns(9_300 * MS) > 1 << 61
+@pytest.fixture
+def absent() -> AbsentNodes:
+    return AbsentNodes(LEASE_MS * MS)
 
 
-@pytest.mark.parametrize(("is_gone", "has_others"), [(True, True), (False, False)])
-def test_puts_are_not_needed_for_a_node_that_left_or_that_was_the_only_one(
-    is_gone: bool, has_others: bool
-) -> None:
-    absent = AbsentNodes()
-    absent.add("one", loss(5_000, 1_000, is_gone=is_gone), has_others=has_others)
-    assert absent.needed_since_ns(5_100 * MS) > 1 << 61
+def returned(absent: AbsentNodes, at_ms: int) -> list[tuple[str, float]]:
+    return [(each.zid, each.since_ns / MS) for each in absent.pop_returned(at_ms * MS)]
 
 
-def test_a_node_that_is_absent_for_longer_than_a_minute_is_forgotten() -> None:
-    absent = AbsentNodes()
-    absent.add("one", loss(5_000, 1_000), has_others=True)
-    assert absent.needed_since_ns(65_000 * MS) == 1_000 * MS
-    assert absent.needed_since_ns(65_001 * MS) > 1 << 61
-    absent.on_connected("one", 65_001 * MS, has_others=True)
-    assert absent.pop_returned(70_000 * MS) == []
+def test_a_node_that_is_absent_for_longer_than_a_minute_is_forgotten(absent: AbsentNodes) -> None:
+    for zid in ("one", "two"):
+        absent.add(zid, loss(5_000, 1_000), has_others=True)
+    absent.on_connected("one", 65_000 * MS, has_others=True)
+    absent.on_connected("two", 65_001 * MS, has_others=True)
+    assert returned(absent, 70_000) == [("one", 1_000)]
 
 
-def test_a_node_that_is_lost_again_at_once_has_missed_messages_since_its_first_loss() -> None:
-    absent = AbsentNodes()
+def test_a_node_that_is_lost_again_at_once_was_lost_since_its_first_loss(absent: AbsentNodes) -> None:
     absent.add("one", loss(5_000, 1_000), has_others=True)
     absent.on_connected("one", 6_000 * MS, has_others=True)
     absent.add("one", loss(6_100, 6_050), has_others=False)
     absent.on_connected("one", 7_000 * MS, has_others=False)
-    assert [each.since_ns for each in absent.pop_returned(7_250 * MS)] == [1_000 * MS]
+    assert returned(absent, 8_000) == [("one", 1_000)]
 
 
-def test_64_absent_nodes_are_remembered() -> None:
-    absent = AbsentNodes()
+@pytest.mark.parametrize(("acked_ms", "since_ms"), [(29_000, 28_900), (5_000, 30_000 - LEASE_MS - 100)])
+def test_with_an_unknown_time_a_node_was_lost_for_a_lease_at_most(
+    absent: AbsentNodes, acked_ms: int, since_ms: int
+) -> None:
+    unknown = NodeLoss(30_000 * MS, 0, is_receiver_gone=True, acked_ns=acked_ms * MS)
+    absent.add("one", unknown, has_others=True)
+    absent.on_connected("one", 31_000 * MS, has_others=True)
+    assert returned(absent, 32_000) == [("one", since_ms)]
+
+
+def test_64_absent_nodes_are_remembered(absent: AbsentNodes) -> None:
     for number in range(65):
-        absent.add(f"{number}", loss(5_000, 1_000), has_others=True)
+        absent.add(f"{number}", loss(5_000 + number, 1_000), has_others=True)
     for number in range(65):
         absent.on_connected(f"{number}", 6_000 * MS, has_others=True)
-    returned = [each.zid for each in absent.pop_returned(7_000 * MS)]
-    assert returned == [f"{number}" for number in range(1, 65)]
+    assert returned(absent, 7_000) == [(f"{number}", 1_000) for number in range(1, 65)]
 
 
-def absent_node(*, is_alone: bool = True, returned_ns: int = 1 << 61) -> AbsentNode:
-    return AbsentNode("one", loss(0, 0), has_others=True, is_alone=is_alone, returned_ns=returned_ns)
-
-
-@pytest.mark.parametrize(
-    ("is_alone", "returned_ns", "counted"),
-    [
-        pytest.param(True, 1 << 61, 3, id="the publisher kept its subscribers"),
-        pytest.param(True, 0, 0, id="the publisher lost them and has put all again"),
-        pytest.param(False, 0, 3, id="another node was absent too"),
-    ],
-)
-def test_the_messages_that_a_node_may_have_missed_are_counted_once(
-    make_bench: MakeBench, is_alone: bool, returned_ns: int, counted: int
+def test_at_a_stop_those_are_absent_that_may_return_and_missed_what_others_received(
+    absent: AbsentNodes,
 ) -> None:
-    bench = make_bench()
-    subscriber = bench.listen()
-    bench.put(*(numbered(n) for n in range(3)))
-    assert received(subscriber, 3) == [0, 1, 2]
-    for each in bench.publishers:
-        each.lost_ns = 1 << 60
-    node = absent_node(is_alone=is_alone, returned_ns=returned_ns)
-    assert bench.sender._possible_losses._count_missed(node) == counted
-    assert bench.sender.not_retransmitted == counted
+    absent.add("left", loss(5_000, 1_000, is_gone=True), has_others=True)
+    absent.add("may return", loss(5_000, 1_000), has_others=True)
+    absent.add("was alone", loss(5_000, 1_000), has_others=False)
+    absent.add("has returned", loss(5_000, 1_000), has_others=True)
+    absent.on_connected("has returned", 5_100 * MS, has_others=True)
+    absent._absent["was alone"].has_others = False
+    assert [each.zid for each in absent.pop_all(6_000 * MS)] == ["has returned", "may return"]
+    assert absent.pop_all(6_000 * MS) == []
 
 
-def test_evicted_messages_that_a_node_may_have_missed_are_counted_once(make_bench: MakeBench) -> None:
-    bench = make_bench(bytes=2 * (OVERHEAD_BYTES + 1))
-    subscriber = bench.listen()
-    bench.put(*(numbered(n) for n in range(5)))
-    assert received(subscriber, 5) == [0, 1, 2, 3, 4]
-    losses = bench.sender._possible_losses
-    assert [losses._count_missed(absent_node()) for _ in range(2)] == [5, 2]
-
-
-def test_messages_that_wait_for_a_subscriber_are_not_counted(make_bench: MakeBench) -> None:
-    bench = make_bench()
-    subscriber = bench.listen()
-    bench.put(numbered(0))
-    bench.unsubscribe(subscriber)
-    assert bench.sender._possible_losses._count_missed(absent_node()) == 0
-
-
-def test_with_receivers_that_give_receipts_nothing_is_counted(make_bench: MakeBench) -> None:
-    bench = make_bench()
-    subscriber = bench.listen()
-    bench.put(numbered(0))
-    assert received(subscriber, 1) == [0]
-    losses = bench.sender._possible_losses
-    losses._receipts = SimpleNamespace(has_receivers=True)  # type: ignore[assignment]
-    assert losses._count_missed(absent_node()) == 0
+def test_the_sent_messages_of_a_time_are_known_to_the_tick() -> None:
+    totals = SentTotals()
+    for tick in range(1, 2_001):
+        totals.add(tick * 50 * MS, tick)
+    assert totals.sent_since(100_000 * MS) == 0
+    assert totals.sent_since(99_999 * MS) == 1
+    assert totals.sent_since(50_000 * MS) == 1_000
+    assert totals.sent_since(0) == 1_599  # older than what is remembered

@@ -106,7 +106,6 @@ class Simulation:
             run_on_monitor=self._tasks.append,
             add_tick=self._ticks.append,
             add_link_watcher=lambda on_replaced: None,
-            add_return_watcher=lambda count_missed: None,
             lost_since_ns=lambda noticed_ns: None,
         )
         context = EndpointContext("backbone", "hpc.vin1", clock)

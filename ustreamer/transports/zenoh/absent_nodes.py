@@ -1,79 +1,96 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lost Zenoh nodes that may return with the same id. A node that has left its session has a new id.
 
-In: lost nodes, and nodes that have connected. Out: since when puts must be remembered, and the nodes that returned while
-another one was connected. Publishers detect no such loss: the other node may have their subscribers.
+In: lost nodes, and nodes that have connected. Out: the nodes that returned while another one was connected, each with the
+time since which it may have missed messages. Publishers detect no such loss: the other node may have their subscribers.
 """
 
+from collections import deque
 from typing import Final
 
 import msgspec
 
-from ustreamer.transports.zenoh.connected_node import NodeLoss
+from ustreamer.transports.zenoh.connected_node import MARGIN_NS, NodeLoss
 
-_ABSENT_NS: Final = 60_000_000_000
-"""A node may be frozen for so long. After that, its return is not noticed."""
-_DECLARED_NS: Final = 250_000_000
-"""A node that returned has declared its subscribers by then (measured: 3 ms)."""
+ABSENT_NS: Final = 60_000_000_000
+"""The longest time between the loss of a node and its return. A later return is not noticed."""
+_DECLARED_NS: Final = 1_000_000_000
+"""A node that returned has declared its subscribers by then: 3 ms, on a busy machine 340 ms."""
 _MAX_NODES: Final = 64
-_NEVER_NS: Final = 1 << 62
+_MAX_TOTALS: Final = 1_600
+"""At a tick of 50 ms more than the time of an absence, and of a lease before it."""
+
+
+class SentTotals:
+    """How many messages had been sent at each tick."""
+
+    def __init__(self) -> None:
+        self._totals: deque[tuple[int, int]] = deque([(0, 0)], maxlen=_MAX_TOTALS)
+
+    def add(self, now_ns: int, total: int) -> None:
+        self._totals.append((now_ns, total))
+
+    def sent_since(self, since_ns: int) -> int:
+        """The number of messages since then, rather too high."""
+        before = (total for at_ns, total in reversed(self._totals) if at_ns <= since_ns)
+        return self._totals[-1][1] - next(before, self._totals[0][1])
 
 
 class AbsentNode(msgspec.Struct):
-    """A node that is lost, or has just returned."""
+    """A node that is lost, or has just returned. Since `since_ns` it may have missed messages."""
 
     zid: str
     loss: NodeLoss
+    since_ns: int
     has_others: bool
-    """True if another node was connected when this one was lost, or when it returned."""
-    is_alone: bool
-    """True if no other node was absent meanwhile."""
+    """True if another node was connected meanwhile."""
     returned_ns: int = 0
-
-    @property
-    def since_ns(self) -> int:
-        """The time since which it may have missed messages."""
-        return self.loss.since_ns
 
 
 class AbsentNodes:
     """The lost nodes by their ids. For the monitor thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, lease_ns: int) -> None:
+        self._lease_ns = lease_ns
         self._absent: dict[str, AbsentNode] = {}
         self._returned: dict[str, AbsentNode] = {}
         """Nodes that have returned, and whose subscribers may not be declared yet."""
 
     def add(self, zid: str, loss: NodeLoss, *, has_others: bool) -> None:
         """A node is lost. `has_others`: another one is connected."""
+        node = AbsentNode(zid, loss, self._missed_since_ns(loss), has_others)
         earlier = self._returned.pop(zid, None)
         if earlier is not None:  # lost again before its subscribers were declared
-            loss.since_ns = min(loss.since_ns, earlier.since_ns)
-            has_others |= earlier.has_others
+            node.since_ns = min(node.since_ns, earlier.since_ns)
+            node.has_others |= earlier.has_others
         self._drop_old(loss.at_ns)
-        others = [each for each in (*self._absent.values(), *self._returned.values()) if each.zid != zid]
-        for each in others:
-            each.is_alone = False
-        self._absent[zid] = AbsentNode(zid, loss, has_others, is_alone=not others)
+        self._absent[zid] = node
+
+    def _missed_since_ns(self, loss: NodeLoss) -> int:
+        # With an unknown time of the loss: one lease.
+        return loss.since_ns or max(loss.acked_ns, loss.at_ns - self._lease_ns) - MARGIN_NS
 
     def _drop_old(self, now_ns: int) -> None:
         for each in tuple(self._absent.values()):
-            if now_ns - each.loss.at_ns > _ABSENT_NS or len(self._absent) >= _MAX_NODES:
+            if now_ns - each.loss.at_ns > ABSENT_NS or len(self._absent) >= _MAX_NODES:
                 del self._absent[each.zid]
 
     def on_connected(self, zid: str, now_ns: int, *, has_others: bool) -> None:
         """A node has connected. If it was lost, it had not left."""
         node = self._absent.pop(zid, None)
-        if node is None or now_ns - node.loss.at_ns > _ABSENT_NS:
+        for each in self._absent.values():
+            each.has_others = True
+        if node is None or now_ns - node.loss.at_ns > ABSENT_NS:
             return
-        node.loss.set_node_present()
+        node.loss.set_not_left()
+        node.since_ns = min(node.since_ns, self._missed_since_ns(node.loss))
         node.has_others |= has_others
         node.returned_ns = now_ns
         if node.has_others:
             self._returned[zid] = node
 
     def discard(self, zid: str) -> None:
-        """The node has another connection, and all is put again."""
+        """The node has a further connection: its messages are put again."""
         self._absent.pop(zid, None)
 
     def pop_returned(self, now_ns: int) -> list[AbsentNode]:
@@ -83,11 +100,14 @@ class AbsentNodes:
             del self._returned[each.zid]
         return declared
 
-    def needed_since_ns(self, now_ns: int) -> int:
-        """Puts since then are needed when an absent node returns."""
+    def pop_all(self, now_ns: int) -> list[AbsentNode]:
+        """At a stop: the nodes that have returned, and those that may return."""
         absent = [
             each
             for each in self._absent.values()
-            if each.has_others and not each.loss.is_receiver_gone and now_ns - each.loss.at_ns <= _ABSENT_NS
+            if each.has_others and not each.loss.is_receiver_gone and now_ns - each.loss.at_ns <= ABSENT_NS
         ]
-        return min((each.since_ns for each in (*absent, *self._returned.values())), default=_NEVER_NS)
+        found = [*self._returned.values(), *absent]
+        self._absent.clear()
+        self._returned.clear()
+        return found

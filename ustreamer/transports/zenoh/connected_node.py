@@ -91,11 +91,11 @@ class NodeLoss:
 
     @property
     def possible_since_ns(self) -> int:
-        """The time since which puts are lost if the node has not left, although it seems so."""
+        """The earliest time since which puts may be lost: also if the node did not leave, although it seems so."""
         return min(self.since_ns, self.acked_ns - MARGIN_NS) if self.is_receiver_gone else self.since_ns
 
-    def set_node_present(self) -> None:
-        """The node has not left: it may not have read everything."""
+    def set_not_left(self) -> None:
+        """The node did not leave: it may not have read everything."""
         self.is_receiver_gone = False
         self.since_ns = min(self.since_ns, self.acked_ns - MARGIN_NS)
 
@@ -127,7 +127,7 @@ class ConnectedNode:
         """When Zenoh reported this connection."""
         self.received_ns = now_ns
         self.acked_ns = now_ns
-        self._frozen_until_ns = 0
+        self._distrusted_until_ns = 0
         self._last_ack_ns = 0
         self.has_ended = False
         """True after the node's kernel has ended the connection."""
@@ -201,7 +201,7 @@ class ConnectedNode:
         """
         if state.acked != self._acked or not state.unacked:
             self._acked, self._progress_ns = state.acked, now_ns
-        if now_ns < self._frozen_until_ns:
+        if now_ns < self._distrusted_until_ns:
             return
         mark = self._mark
         acknowledged = state.acked >= mark.written
@@ -214,9 +214,9 @@ class ConnectedNode:
             self._mark = _Mark(now_ns, state.acked + state.unacked, acknowledged)
             self._marks.append(self._mark)
 
-    def freeze_acked(self, until_ns: int) -> None:
+    def distrust_acks(self, until_ns: int) -> None:
         """Trust no acknowledgement until then."""
-        self._frozen_until_ns = until_ns
+        self._distrusted_until_ns = until_ns
 
     def check_transport(self, now_ns: int, *, is_listed: bool) -> None:
         """Note whether Zenoh has a transport to this node."""

@@ -24,11 +24,11 @@ A lost link loses the messages that were put and not read. Zenoh does not report
 * A frozen node, or a cut link: detected when the lease is over (10 s). All messages since its last sign of life may be
   lost. Zenoh then closes the connection but may accept messages for another lease (measured: 12.5 s and 22.5 s after a
   cut). So a node counts as gone as soon as its connection is closed.
-* This process was frozen for most of a lease: the nodes, or Zenoh here, may close the connections as it resumes. Until
-  then, a few milliseconds, Zenoh takes puts and loses them. The ends look as if the nodes had left. So for 2 s no
-  acknowledgement is trusted, and a node that is lost counts as present.
-* One of several nodes is lost and returns: publishers whose subscribers the others have detect nothing. What the node
-  may have missed is counted.
+* This process was frozen, or the machine suspended, for most of a lease. As it resumes, the nodes or Zenoh here close
+  the connections. In these milliseconds Zenoh takes puts and loses them. The ends look as if the nodes had left. So for
+  2 s no acknowledgement is trusted, and no node counts as one that left.
+* One of several nodes is lost and returns. No publisher detects that if the other nodes have the same subscribers. The
+  messages that were sent meanwhile are counted.
 * Two peers that connect to each other have two links, and Zenoh sends everything over the first one. If that one
   breaks, Zenoh uses the other one and reports nothing. What the first one may have lost is put again.
 * A router that resumes after most of a lease drops its clients that were silent meanwhile, and then reads what waits
@@ -58,6 +58,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
+from time import CLOCK_BOOTTIME, CLOCK_MONOTONIC, clock_gettime_ns
 from typing import Final
 
 import msgspec
@@ -67,7 +68,7 @@ from zenoh.handlers import Callback
 from ustreamer.core.base.log_limit import limited
 from ustreamer.core.delivery.plugin_errors import FOREIGN_ERRORS
 from ustreamer.transport_port import EndpointContext
-from ustreamer.transports.zenoh.absent_nodes import AbsentNode, AbsentNodes
+from ustreamer.transports.zenoh.absent_nodes import AbsentNode, AbsentNodes, SentTotals
 from ustreamer.transports.zenoh.connected_node import DEFAULT_LEASE_NS, ConnectedNode, NodeLoss
 from ustreamer.transports.zenoh.tcp_info import LinkEnd, TcpLink, find_link, wait_link_end
 
@@ -131,6 +132,10 @@ class LinkMonitor:
         """Links that a node ended while its data waited here: what it held is lost on its side."""
         self.closed_stalled = 0
         """Links that ended when a node had acknowledged nothing for 4 s although data waited."""
+        self.sent_while_node_lost = 0
+        """The messages that were sent while a lost node was absent and another one connected. It may lack them."""
+        self.count_sent: Callable[[], int] = int
+        """Returns the number of messages that were sent."""
         self.down_by_stopped_nodes = False
         """True if the link is down because nodes have stopped, also after Zenoh has closed their links."""
         self._context = context
@@ -138,20 +143,22 @@ class LinkMonitor:
         self._watchers: list[Callable[[bool], None]] = []
         self._ticks: list[Callable[[], None]] = []
         self._link_watchers: list[Callable[[int], None]] = []
-        self._return_watchers: list[Callable[[AbsentNode], int]] = []
         self._reported: set[tuple[str, type[BaseException]]] = set()
         self._nodes: dict[tuple[str, bool], ConnectedNode] = {}
         self._losses: deque[NodeLoss] = deque(maxlen=_MAX_LOSSES)
         self._stopped: deque[NodeLoss] = deque(maxlen=_MAX_LOSSES)
         # Nodes with a closed connection that Zenoh has not reported yet. Bounded by Zenoh, which reports each.
         self._unreported: dict[tuple[str, bool], NodeLoss] = {}
-        self._absent = AbsentNodes()
+        self._absent = AbsentNodes(DEFAULT_LEASE_NS)
+        self._sent_totals = SentTotals()
         # The two addresses of each node's newest link. Zenoh does not list the link of a forgotten connection.
         self._addresses: dict[str, tuple[str, str]] = {}
         self._all_stalled = False
         self._lease_ns = DEFAULT_LEASE_NS
         self._next_tick_ns = self._sampled_ns = self._tick_until_ns = 0
-        self._awake_ns = self._resumed_ns = 0
+        self._observed_ns, self._suspended_ns = self._monotonic_ns(), _total_suspended_ns()
+        self._thawed_ns = -DETECTION_NS
+        """When this process resumed after a freeze, or the machine after a suspension."""
         self._session: zenoh.Session | None = None
         self._tasks: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._held: list[tuple[socket.socket, int, bool]] = []
@@ -172,13 +179,6 @@ class LinkMonitor:
         """Call `on_replaced(at_ns)` on the monitor thread when a node lost a link at that time and has another one."""
         self._link_watchers.append(on_replaced)
 
-    def add_return_watcher(self, count_missed: Callable[[AbsentNode], int]) -> None:
-        """Call `count_missed(node)` on the monitor thread when a lost node has returned and another one was connected.
-
-        It counts what the node may have missed, and returns the number.
-        """
-        self._return_watchers.append(count_missed)
-
     def run_on_monitor(self, task: Callable[[], None]) -> None:
         """Run `task` on the monitor thread, in order of submission."""
         self._tasks.put(task)
@@ -192,6 +192,7 @@ class LinkMonitor:
         """Start; nodes that are already connected count before this returns. `lease_ms` is the lease of the nodes."""
         self._session = session
         self._lease_ns = lease_ms * _NS_PER_MS
+        self._absent = AbsentNodes(self._lease_ns)
         events: SimpleQueue[tuple[zenoh.TransportEvent, int]] = SimpleQueue()
 
         def on_transport_event(event: zenoh.TransportEvent) -> None:
@@ -284,10 +285,8 @@ class LinkMonitor:
 
     def _remove_node(self, node: tuple[str, bool], now_ns: int) -> NodeLoss:
         removed = self._nodes.pop(node)
-        loss = removed.loss(now_ns)
+        loss = self._loss_of(removed, now_ns)
         loss.seen_ns = min(loss.at_ns, removed.end_seen_ns)
-        if now_ns - self._resumed_ns < DETECTION_NS:
-            loss.set_node_present()
         if not node[1]:
             self._absent.add(node[0], loss, has_others=bool(self._nodes))
         self._report_end(node[0], removed, now_ns)
@@ -304,6 +303,12 @@ class LinkMonitor:
         if not self._nodes:
             loss.until_ns = _NEVER_NS
         self._update_state()
+        return loss
+
+    def _loss_of(self, node: ConnectedNode, now_ns: int) -> NodeLoss:
+        loss = node.loss(now_ns)
+        if self._was_frozen(now_ns):
+            loss.set_not_left()
         return loss
 
     def _shut_down_connection(self, zid: str, node: ConnectedNode) -> None:
@@ -412,12 +417,20 @@ class LinkMonitor:
             node.sample(now_ns)
 
     def _detect_freeze(self, now_ns: int) -> None:
-        """Trust no acknowledgement for a while if this process was frozen: nothing has run for half a lease."""
-        awake_ns, self._awake_ns = self._awake_ns, now_ns
-        if self._nodes and now_ns - awake_ns > self._lease_ns // 2:
-            self._resumed_ns = now_ns
+        """Trust no acknowledgement for 2 s if this process was frozen: nothing was observed for most of a lease.
+
+        A put of another thread can block the monitor thread for half of a lease.
+        """
+        gap_ns, self._observed_ns = now_ns - self._observed_ns, now_ns
+        suspended_ns, before_ns = _total_suspended_ns(), self._suspended_ns
+        self._suspended_ns = suspended_ns
+        if self._nodes and gap_ns + suspended_ns - before_ns > self._lease_ns * 7 // 10:
+            self._thawed_ns = now_ns
             for node in tuple(self._nodes.values()):
-                node.freeze_acked(now_ns + DETECTION_NS)
+                node.distrust_acks(now_ns + DETECTION_NS)
+
+    def _was_frozen(self, now_ns: int) -> bool:
+        return now_ns - self._thawed_ns < DETECTION_NS
 
     # --- losses -------------------------------------------------------------------------------------------------------
 
@@ -436,7 +449,8 @@ class LinkMonitor:
         self._check_transports(now_ns)
         for key in tuple(self._unreported):
             self._rejoin_by_further_link(key, now_ns)
-        self._count_missed(now_ns)
+        self._sent_totals.add(now_ns, self.count_sent())
+        self._count_missed(self._absent.pop_returned(now_ns))
         nodes = self._nodes.values()
         self.confirmed_ns = self._confirmed_ns(now_ns)
         suspects = [node.is_suspect(now_ns) for node in nodes]
@@ -473,7 +487,7 @@ class LinkMonitor:
         loss = self._remove_node(key, now_ns)
         # The node is alive, and any put since it connected may be lost.
         loss.is_receiver_gone = False
-        loss.since_ns = node.joined_ns
+        loss.since_ns = node.joined_ns  # `AbsentNodes` has the time of an earlier loss
         if was_up and not self.up:
             self._notify_watchers()
 
@@ -490,7 +504,7 @@ class LinkMonitor:
             return
         loss = self._unreported.pop(key)
         loss.until_ns = now_ns
-        loss.set_node_present()
+        loss.set_not_left()
         self._absent.discard(key[0])
         self._nodes[key] = node = ConnectedNode(now_ns, is_router=loss.is_router, lease_ns=self._lease_ns)
         node.set_link(link)
@@ -500,14 +514,15 @@ class LinkMonitor:
         self._update_state()
         self._notify_watchers()
 
-    def _count_missed(self, now_ns: int) -> None:
-        """Count and log what returned nodes may have missed."""
+    def _count_missed(self, absent: list[AbsentNode]) -> None:
+        """Count and log the messages that these nodes may lack."""
         name = self._context.name
-        for node in self._absent.pop_returned(now_ns):
-            number = sum(count_missed(node) for count_missed in self._return_watchers)
+        for node in absent:
+            number = self._sent_totals.sent_since(node.since_ns)
             if number:
+                self.sent_while_node_lost += number
                 extra = {"endpoint": name, "node": node.zid, "messages": number, **limited(name)}
-                log.warning("zenoh.node_missed", extra=extra)
+                log.warning("zenoh.node_was_lost", extra=extra)
 
     def _find_link(self, zid: str, node: ConnectedNode) -> None:
         link = self._link_to(zid)
@@ -561,7 +576,7 @@ class LinkMonitor:
         """All puts before this time have arrived, or their loss was detected long ago."""
         nodes = [node.confirmed_ns for node in self._nodes.values()]
         losses = [each.possible_since_ns for each in self._recent_losses(now_ns)]
-        return min((*nodes, *losses, self._absent.needed_since_ns(now_ns))) if nodes or losses else 0
+        return min(nodes + losses, default=0)
 
     def _recent_losses(self, now_ns: int) -> list[NodeLoss]:
         """The losses that publishers may still detect."""
@@ -579,6 +594,7 @@ class LinkMonitor:
     def hold_links(self) -> None:
         """Keep the sockets of live nodes open. Call before the session closes, and `unconfirmed_spans` after it."""
         now_ns = self._monotonic_ns()
+        self._detect_freeze(now_ns)
         for (zid, _), node in tuple(self._nodes.items()):
             if node.link is None:
                 self._find_link(zid, node)
@@ -587,7 +603,7 @@ class LinkMonitor:
             node.sample(now_ns)
             held = None if node.closed or node.has_ended else node.link.hold()
             if held is None:
-                loss = node.loss(now_ns)
+                loss = self._loss_of(node, now_ns)
                 loss.until_ns = _NEVER_NS
                 self._losses.append(loss)
             else:
@@ -601,6 +617,8 @@ class LinkMonitor:
         """
         now_ns = self._monotonic_ns()
         end_ns = now_ns + round(_CLOSE_TIMEOUT_S * 1e9)
+        self._sent_totals.add(now_ns, self.count_sent())
+        self._count_missed(self._absent.pop_all(now_ns))
         spans = []
         for loss in self._recent_losses(now_ns):
             until_ns = _NEVER_NS if loss in self._unreported.values() else loss.until_ns
@@ -632,6 +650,11 @@ class LinkMonitor:
         self._nodes.clear()
         self.connected.clear()
         self.up = False
+
+
+def _total_suspended_ns() -> int:
+    """For how long this machine has been suspended since its start. The monotonic clock stands still meanwhile."""
+    return clock_gettime_ns(CLOCK_BOOTTIME) - clock_gettime_ns(CLOCK_MONOTONIC)
 
 
 def lease_ms(config: zenoh.Config) -> int:

@@ -23,7 +23,6 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ustreamer.transport_port import EndpointContext, SentStore, Unconfirmed
-from ustreamer.transports.zenoh.absent_nodes import AbsentNode
 from ustreamer.transports.zenoh.link_monitor import DETECTION_NS, LinkMonitor, UnconfirmedSpan
 from ustreamer.transports.zenoh.receipts.no_receipts import NEVER_NS, NoReceipts
 from ustreamer.transports.zenoh.receipts.receipt_keys import receipt_id
@@ -132,7 +131,6 @@ class PossibleLosses:
         """Publishers that lost their subscribers just now."""
         publishers.on_matching = self._on_matching_status
         link_monitor.add_link_watcher(self._on_link_replaced)
-        link_monitor.add_return_watcher(self._count_missed)
 
     def _append_locked(
         self,
@@ -234,25 +232,6 @@ class PossibleLosses:
                 self._losses.setdefault(each, at_ns)
         for each in publishers:
             self.on_subscriber_found(each)
-
-    def _count_missed(self, node: AbsentNode) -> int:
-        """Count what a returned node may have missed while another one had the subscribers of a publisher.
-
-        It is not put again: the others would get copies. The number can be too high: to what a node subscribes is not
-        known. A publisher that only this node kept closed has put its messages again. Receipts count for themselves.
-        """
-        since_ns = node.since_ns
-        with self._put_lock:
-            if self._receipts.has_receivers:
-                return 0
-            with self._buffer_lock:
-                puts = self._buffer.messages_since(since_ns)
-                self._evicted += self._buffer.pop_evicted()
-            ids = {message.id for publisher, _, message in puts if _has_missed(node, publisher)}
-            number = len(ids) + _sum_since(self._evicted, since_ns)
-            self._evicted = deque(each for each in self._evicted if each[0] < since_ns)
-            self.not_retransmitted += number
-        return number
 
     def collect(self) -> None:
         """Collect what all publishers without subscribers may have lost, in one pass over the buffer.
@@ -571,14 +550,6 @@ class PossibleLosses:
         newer -= min(newer, sum(each > until_ns and each >= since_ns for each in times))
         self._evicted.clear()
         return evicted + newer
-
-
-def _has_missed(node: AbsentNode, publisher: Hashable) -> bool:
-    """Whether the node may have missed messages of this publisher, which are not put again."""
-    if not isinstance(publisher, RoutePublisher) or not publisher.open:
-        return False
-    is_put_again = publisher.lost_ns >= node.since_ns and publisher.opened_ns >= node.returned_ns
-    return not (node.is_alone and is_put_again)
 
 
 def _ids_of(puts: Iterable[tuple[int, UMessage]]) -> list[bytes]:

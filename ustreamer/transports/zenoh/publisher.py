@@ -103,6 +103,7 @@ class ZenohSender:
         self._append, self._remembers = self._possible_losses.append, self._possible_losses.is_enabled
         self._early_declarations = EarlyDeclarations(self._publishers, link_monitor, self._lock)
         link_monitor.add_tick(self._on_monitor_tick)
+        link_monitor.count_sent = lambda: self.sent
 
     @property
     def retransmitted(self) -> int:

@@ -521,6 +521,7 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
         `retransmitted` counts possibly lost messages that were put again, `not_retransmitted` those that could not be.
         `links_closed_unread` counts links that a node ended because this streamer did not read: what the node held is
         lost on its side. `links_closed_stalled` counts links that ended after 4 s without an acknowledgement.
+        `sent_while_node_lost` counts messages that a lost node may lack, and that another node received.
         `refused_announcement` counts invalid tokens of peers, `refused_announcement_limit` and
         `refused_advertisement_limit` those over the limits. `advertisements_failed` counts our topic advertisements
         that Zenoh refused. With `receipts`: `receipts_given`, `receipts_received`, and `receipts_waiting` count messages;
@@ -545,6 +546,7 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
             "links": len(self._link_monitor),
             "links_closed_unread": self._link_monitor.closed_unread,
             "links_closed_stalled": self._link_monitor.closed_stalled,
+            "sent_while_node_lost": self._link_monitor.sent_while_node_lost,
             **{name: counts[name] for name in names},
             **self._foreign_keys.counters(),
             **peer_counters,

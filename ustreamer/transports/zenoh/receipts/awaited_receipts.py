@@ -346,11 +346,6 @@ class AwaitedReceipts:
                 early = {id for instance, id in self._early if receiver.has_announced(instance)}
                 receiver.puts.add_earlier({id: put_ns for id, put_ns in ids.items() if id not in early})
 
-    @property
-    def has_receivers(self) -> bool:
-        """Whether any receiver gives receipts, or did."""
-        return bool(self._receivers)
-
     def _puts(self) -> list[AwaitedPuts]:
         return [each.puts for each in tuple(self._receivers.values())]
 

@@ -210,11 +210,6 @@ class MissingReceipts(NoReceipts):
 
     # --- publishers that lost their subscribers -----------------------------------------------------------------------
 
-    @property
-    def has_receivers(self) -> bool:
-        """Whether any receiver gives receipts, or did."""
-        return self.awaited.has_receivers
-
     def is_awaited(self, message: UMessage) -> bool:
         """Whether a receipt of this message is missing."""
         return self.awaited.is_awaited(receipt_id(message.id))

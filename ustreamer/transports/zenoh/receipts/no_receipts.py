@@ -31,10 +31,6 @@ class NoReceipts:
     def retransmit(self) -> None:
         pass
 
-    @property
-    def has_receivers(self) -> bool:
-        return False
-
     def is_awaited(self, message: UMessage) -> bool:
         return False
 
