@@ -151,6 +151,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         self._answers_lost = 0
         self._unreachable = 0
         self._udp_dropped_at_close = 0
+        self._expect_tcp_peers()
 
     def _make_connections(self, config: SomeipEndpoint) -> "TcpConnections | None":
         if not config.may_use_tcp:
@@ -348,17 +349,24 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         if config.listens_over_tcp:
             connections.listen(config.tcp_port)
         self._connect_to(config.services, connections)
+
+    def _expect_tcp_peers(self) -> None:
+        """Let messages for peers over TCP wait. A durable queue sends what it restored before the endpoint is open."""
+        connections = self._connections
+        if connections is None:
+            return
         for receiver in self._receivers.values():
             if receiver.over_tcp:
                 port = self._port_for(receiver)
                 (connections if port is None else port.connections).expect_host(receiver.address[0])
+        for address in _remote_tcp_addresses(self._config.services):
+            connections.expect_service(address)
 
     @staticmethod
     def _connect_to(services: Iterable[ServiceConfig], connections: "TcpConnections") -> None:
         """Open the connections to services of the network whose address over TCP is configured."""
-        for service in services:
-            if service.uses_protocol("tcp") and not service.offered and service.tcp_address is not None:
-                connections.connect(service.tcp_address)
+        for address in _remote_tcp_addresses(services):
+            connections.connect(address)
 
     @property
     def tcp_address(self) -> TcpAddress:
@@ -939,3 +947,12 @@ def _sd_drop_reasons(config: SomeipEndpoint) -> Sequence[str]:
     from ustreamer.transports.someip.sd.drop_reasons import SD_DROP_REASONS
 
     return SD_DROP_REASONS
+
+
+def _remote_tcp_addresses(services: Iterable[ServiceConfig]) -> list[TcpAddress]:
+    """The configured addresses over TCP of services of the network."""
+    return [
+        each.tcp_address
+        for each in services
+        if each.uses_protocol("tcp") and not each.offered and each.tcp_address is not None
+    ]

@@ -7,7 +7,7 @@ Not locked: `TcpConnections` locks.
 import errno
 import os
 import socket
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from struct import Struct
 from typing import Final
 
@@ -149,12 +149,20 @@ class TcpConnection:
             self.incomplete_since_ns = now_ns
         return chunk
 
-    def close_unconfirmed(self, *, all_read: bool) -> list[SentMessage]:
-        """Close; returns the messages to send again, in order. `all_read` as in `UnackedWindow.unconfirmed`."""
+    def close_unconfirmed(
+        self, *, all_read: bool, is_sent_again: Callable[[SentMessage], bool]
+    ) -> list[SentMessage]:
+        """Close; returns the unconfirmed messages, in order. `all_read` as in `UnackedWindow.unconfirmed`.
+
+        If one `is_sent_again`, the connection is reset: else the kernel would send it after newer messages.
+        """
         self.closed = True
         self.partial_write = None
         unconfirmed = self.window.unconfirmed(self._acked_offset(), all_read=all_read)
-        self.socket.close()
+        if any(map(is_sent_again, unconfirmed)):
+            close_with_reset(self.socket)
+        else:
+            self.socket.close()
         return unconfirmed
 
     @property

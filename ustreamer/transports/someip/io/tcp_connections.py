@@ -129,7 +129,7 @@ class TcpConnections:
             left_s = max(1, until_ns - self._monotonic_ns()) / _NS_PER_S
             if not each.shut_down(left_s):
                 self._peers.dropped += 1
-            each.close_unconfirmed(all_read=True)
+            each.close_unconfirmed(all_read=True, is_sent_again=lambda _: False)
         self._connections.clear()
         self._peers.close()
         if self._acceptor.fd is not None:
@@ -155,6 +155,10 @@ class TcpConnections:
     def expect_host(self, host: str) -> None:
         """Messages for (`host`, 0) use the newest connection that this host opened; without one they wait."""
         self._peers.add_host(host)
+
+    def expect_service(self, address: TcpAddress) -> None:
+        """Messages for `address` wait until `connect` has opened a connection."""
+        self._peers.add_service(address)
 
     def exempt_from_idle(self, address: TcpAddress) -> None:
         """Events go to `address`: its connection is never idle."""

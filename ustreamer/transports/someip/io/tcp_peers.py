@@ -239,9 +239,8 @@ class TcpPeers:
         `others`: connections of the same host. `all_read` as in `UnackedWindow.unconfirmed`.
         """
         with self._lock:
-            for sent_message in reversed(
-                self._with_deadlines(connection.close_unconfirmed(all_read=all_read))
-            ):
+            unconfirmed = connection.close_unconfirmed(all_read=all_read, is_sent_again=_is_sent_again)
+            for sent_message in reversed(self._with_deadlines(unconfirmed)):
                 peer = sent_message.peer
                 if isinstance(peer, TcpPeer) and peer.keep_connected:
                     peer.unsent.appendleft(sent_message)  # before the waiting ones: it was sent before them
@@ -270,3 +269,8 @@ class TcpPeers:
         with self._lock:
             for peer in list(self._peers.values()):
                 self._remove(peer)
+
+
+def _is_sent_again(sent_message: SentMessage) -> bool:
+    """Whether the message waits for the next connection of its peer."""
+    return isinstance(sent_message.peer, TcpPeer) and sent_message.peer.keep_connected
