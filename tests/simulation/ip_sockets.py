@@ -12,6 +12,7 @@ import os
 import select
 import socket
 import struct
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType, SimpleNamespace, TracebackType
 from typing import Any, Final, Self
@@ -405,7 +406,7 @@ class SimSocket(SimFile):
             return
         super().close_file()
         if self.udp is not None:
-            self.kernel.dropped += self.udp.dropped
+            self.kernel.dropped[self.process] += self.udp.dropped
             self.udp.close()
         if self.listener is not None:
             self.listener.close()
@@ -462,8 +463,8 @@ class SimKernel:
         self.files: dict[int, SimFile] = {}
         self.on_sent: OnMessage = lambda data, address, protocol: None
         self.on_read: OnMessage = lambda data, address, protocol: None
-        self.dropped = 0
-        """Datagrams that full buffers of closed sockets dropped."""
+        self.dropped: Counter[Process] = Counter()
+        """Datagrams that full buffers of closed sockets of a process dropped."""
         host.on_link_change = self._report_link
 
     def file(self, fd: int) -> SimFile:

@@ -35,6 +35,7 @@ GROUP: Final = "224.244.224.245"
 SD_PORT: Final = 30_490
 OFFER_TTL_S: Final = 3
 SUBSCRIBE_TTL_S: Final = 5
+_USER_TIMEOUT_NS: Final = 20 * NS_PER_S
 UDP_GROUP, TCP_GROUP = 1, 2
 """Event groups by their protocol, of the streamer's service and of the ECU's."""
 
@@ -222,17 +223,14 @@ class Ecu:
 
     def _connect(self) -> None:
         """Open the connection for events over TCP, if there is none."""
-        stream = self.stream_to_streamer
-        if stream is not None and not stream.error and (not stream.established or not stream.is_over):
+        if self.stream_to_streamer in self._streams:
             return
-        if stream is not None:
-            self._drop(stream)
         self.stream_to_streamer = opened = TcpSocket(self.host)
         self._watch(opened)
         try:
             opened.connect(self.config.streamer)
         except OSError:
-            self.stream_to_streamer = None
+            self._drop(opened)
 
     def _on_connection(self) -> None:
         assert self._listener is not None
@@ -241,6 +239,8 @@ class Ecu:
 
     def _watch(self, stream: TcpSocket) -> None:
         self._streams[stream] = StreamSplitter()
+        stream.keep_alive(NS_PER_S)
+        stream.user_timeout_ns = _USER_TIMEOUT_NS
         stream.on_ready = self._when_running(lambda: self._on_stream(stream))
 
     def _drop(self, stream: TcpSocket) -> None:
@@ -257,9 +257,10 @@ class Ecu:
             except BlockingIOError:
                 return
             except OSError:
-                data = b""
+                self._drop(stream)
+                return
             if not data:
-                if stream.established or stream.error:
+                if stream.established:
                     self._drop(stream)
                 return
             for message in splitter.feed(data):

@@ -17,6 +17,8 @@ from tests.simulation.someip_network import ECUS, FLOW_NUMBERS, FLOWS, SomeipFlo
 from tests.simulation.someip_peer import Ecu
 from tests.simulation.someip_wire import (
     ACK,
+    ERROR,
+    RESPONSE,
     SD_SERVICE,
     SUBSCRIBE,
     WireHeader,
@@ -40,6 +42,7 @@ from ustreamer.uprotocol.wire import decode, encode
 APP: Final = UUri("hpc", 0x10B0, 1, 0)
 READER: Final = UUri("cloud", 0x20, 1, 0)
 CALL_TTL_MS: Final = 10_000
+_ACCEPTED: Final = (Status.SUBSCRIBED, Status.SUBSCRIBE_PENDING)
 _CALLED: Final = FLOWS[FLOW_NUMBERS["ecu call"]].uuri
 _SUBSCRIBED: Final = tuple(each.uuri for each in FLOWS if each.kind == "in")
 
@@ -102,6 +105,10 @@ class SomeipWorld:
         self.received: dict[Key, list[int]] = {}
         self.responses: dict[Key, int] = {}
         """How many responses a caller received; error responses included."""
+        self.answered: set[Key] = set()
+        """The calls of an ECU whose response a streamer gave to its kernel."""
+        self.unserved: list[str] = []
+        """What did not work again after all faults."""
         self.acks: list[Subscription] = []
         """Acks that a streamer sent to ECUs."""
         self.subscribes: list[Subscription] = []
@@ -127,7 +134,7 @@ class SomeipWorld:
                 self.refused.add(key)
         elif flow.kind == "ecu call":
             self.sent[key] = SentMessage(self._scheduler.now_ns, 0, b"")
-            if not self.ecus[flow.ecu.ip].call(flow.service, flow.id, payload, key[1] % 0xFFFF + 1):
+            if not self.ecus[flow.ecu.ip].call(flow.service, flow.id, payload, key[1]):
                 self.refused.add(key)
         else:
             self._send_on_zenoh(key, flow, payload, ttl_ms)
@@ -169,7 +176,7 @@ class SomeipWorld:
         if attributes.reqid is not None:
             topic = self._subscribing.pop(attributes.reqid, None)
             if topic is not None and attributes.commstatus is None:
-                if status_in(3, received.payload, attributes.payload_format) is Status.SUBSCRIBED:
+                if status_in(3, received.payload, attributes.payload_format) in _ACCEPTED:
                     self.subscribed.add(topic)
             return
         self._receive(identity_in(received.payload))
@@ -201,6 +208,9 @@ class SomeipWorld:
                 if entry.kind == ACK and entry.ttl_s:
                     found = Subscription(address[0], entry.last, now_ns, entry.ttl_s, self._scheduler.current.process)
                     self.acks.append(found)
+            return
+        if message.kind in (RESPONSE, ERROR):
+            self.answered.add((FLOW_NUMBERS["ecu call"], message.session))
             return
         key = identity_in(message.payload)
         if key is not None and FLOWS[key[0]].kind in ("out", "call"):

@@ -69,6 +69,7 @@ class TcpSocket:
         self.has_received_end = False
         self.user_timeout_ns = 120 * NS_PER_S
         self.keeps_alive = False
+        self._probe_ns = _KEEPALIVE_NS
         self.on_ready: Callable[[], None] = lambda: None
         self._unsent = bytearray()
         self._in_flight = b""
@@ -275,25 +276,27 @@ class TcpSocket:
 
     # --- ends ---------------------------------------------------------------------------------------------------------
 
-    def keep_alive(self) -> None:
+    def keep_alive(self, every_ns: int = _KEEPALIVE_NS) -> None:
         """Find out that the other host is gone, though nothing is sent (SO_KEEPALIVE)."""
         if not self.keeps_alive:
-            self.keeps_alive = True
+            self.keeps_alive, self._probe_ns = True, every_ns
             self._probe(self.host.network.scheduler.now_ns)
 
     def _probe(self, heard_ns: int) -> None:
         network = self.host.network
-        if self.other is None or self.is_closed:
+        if self.is_closed or (self.other is None and self.established):
             return
-        if network.is_path_open(self.host.ip, self.remote[0]):
+        if not self.established:
+            heard_ns = network.scheduler.now_ns
+        elif network.is_path_open(self.host.ip, self.remote[0]):
             heard_ns = network.scheduler.now_ns
             if network.hosts[self.remote[0]].streams.get((self.remote, self.local)) is not self.other:
                 self._fail(errno.ECONNRESET)
                 return
-        elif network.scheduler.now_ns - heard_ns > _KEEPALIVE_NS + self.user_timeout_ns:
+        elif network.scheduler.now_ns - heard_ns > self._probe_ns + self.user_timeout_ns:
             self._fail(errno.ETIMEDOUT)
             return
-        network.scheduler.call_after(_KEEPALIVE_NS, lambda: self._probe(heard_ns))
+        network.scheduler.call_after(self._probe_ns, lambda: self._probe(heard_ns))
 
     def _fail(self, code: int) -> None:
         """The connection is over, or was never made."""
