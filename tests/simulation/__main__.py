@@ -36,7 +36,9 @@ def _failures(seeds: range, jobs: int, *, someip: bool) -> list[tuple[int, list[
         context = get_context("spawn")
         cores = context.Value("i", 0)
         with context.Pool(jobs, use_next_core, (cores,), maxtasksperchild=40) as pool:
-            outcomes = [outcome for part in pool.imap(partial(run_chunk, someip=someip), chunks) for outcome in part]
+            outcomes = [
+                outcome for part in pool.imap(partial(run_chunk, someip=someip), chunks) for outcome in part
+            ]
     return [(seed, kinds) for seed, kinds in outcomes if kinds]
 
 
@@ -47,7 +49,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--first", help="print only the first seed that fails; JSON of the kinds that are known"
     )
-    parser.add_argument("--someip", action="store_true", help="stories with a SOME/IP network, with seeds of their own")
+    parser.add_argument(
+        "--someip", action="store_true", help="stories with a SOME/IP network, with seeds of their own"
+    )
     parser.add_argument("--known", action="store_true", help="run the known stories")
     parser.add_argument("--kinds", nargs="*", default=[], help="only these kinds of violations")
     parser.add_argument("--jobs", type=int, default=1)

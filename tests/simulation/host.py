@@ -22,10 +22,11 @@ from ustreamer_wamp.plugin import WampPlugin, WampSection
 
 from tests.simulation import primitives
 from tests.simulation.disk import SimDisk, SimOs
-from tests.simulation.ip_network import SimIpNetwork
-from tests.simulation.ip_sockets import SimKernel
 from tests.simulation.scheduler import NS_PER_MS, Process, Scheduler, Task
-from tests.simulation.someip_network import CHASSIS, STREAMER_IP, SomeipConfig, someip_endpoint
+from tests.simulation.someip.ip_files import SimKernel
+from tests.simulation.someip.ip_kernel import SimModules
+from tests.simulation.someip.ip_network import SimIpNetwork
+from tests.simulation.someip.network import CHASSIS, STREAMER_IP, SomeipConfig, someip_endpoint
 from tests.simulation.wamp import ROUTER, SimWampServer
 from tests.simulation.zenoh_link import wait_link_end
 from tests.simulation.zenoh_network import SimNetwork
@@ -349,7 +350,7 @@ def simulated(host: SimHost) -> Iterator[None]:
         (f"{storage}.received_ids", "os"): SimOs(host.disk),
     }
     if host.kernel is not None:
-        others |= host.kernel.replacements()
+        others |= SimModules(host.kernel).replacements()
     log, handler = logging.getLogger("ustreamer"), _Handler(host)
     before = log.level, log.propagate
     random_state = random.getstate()

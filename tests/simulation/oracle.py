@@ -47,6 +47,8 @@ _BATCH: Final = 64
 _EXPIRY_MARGIN_MS: Final = 20
 _CLOCK_MARGIN_NS: Final = 2_000 * NS_PER_MS
 _MAX_AHEAD_MS: Final = 60_000
+
+
 def _is_expected(letter: StoredDeadLetter, returned: Collection[bytes]) -> bool:
     """Whether a stop may make this dead letter although all links work, by docs/delivery."""
     attributes = letter.message.attributes

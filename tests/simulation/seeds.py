@@ -5,7 +5,8 @@ import gc
 import os
 from typing import Any
 
-from tests.simulation import someip_stories, story
+from tests.simulation import story
+from tests.simulation.someip import stories as someip_stories
 from tests.simulation.story import Result, Story
 
 
@@ -24,7 +25,9 @@ def run_chunk(seeds: range, *, someip: bool = False) -> list[tuple[int, list[str
     gc.disable()  # its moments are no part of the story, and cost a tenth
     if not gc.get_freeze_count():
         gc.freeze()  # the modules; once, as what ends after a freeze is never collected
-    outcomes = [(seed, [each.kind for each in run(story_of(seed, someip=someip)).violations]) for seed in seeds]
+    outcomes = [
+        (seed, [each.kind for each in run(story_of(seed, someip=someip)).violations]) for seed in seeds
+    ]
     gc.enable()
     gc.collect()
     return outcomes

@@ -11,7 +11,8 @@ from typing import Any, Final, NamedTuple
 
 from tests.simulation.disk import SimDisk
 from tests.simulation.host import DRAIN_S, INSIDE, OUTSIDE, HostConfig, SimHost, simulated
-from tests.simulation.oracle import Oracle, Violation
+from tests.simulation.host_oracle import Violation
+from tests.simulation.oracle import Oracle
 from tests.simulation.scheduler import NS_PER_MS, NS_PER_S, Scheduler, SimulationStuck
 from tests.simulation.world import LATE_TOPICS, NOTICES, SHARED, TOPICS, World
 from tests.simulation.zenoh_link import LinkSizes

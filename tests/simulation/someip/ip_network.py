@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from tests.simulation.scheduler import NS_PER_MS, Scheduler
 
 if TYPE_CHECKING:
-    from tests.simulation.tcp_stream import TcpListener, TcpSocket
+    from tests.simulation.someip.tcp_stream import TcpListener, TcpSocket
 
 IpAddress = tuple[str, int]
 ANY_HOST: Final = "0.0.0.0"

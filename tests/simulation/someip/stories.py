@@ -15,11 +15,11 @@ from typing import Final
 from tests.simulation.disk import SimDisk
 from tests.simulation.host import DRAIN_S, INSIDE, OUTSIDE, HostConfig, SimHost, simulated
 from tests.simulation.host_oracle import Violation
-from tests.simulation.ip_network import Quality, SimIpNetwork
 from tests.simulation.scheduler import NS_PER_MS, NS_PER_S, Scheduler, SimulationStuck
-from tests.simulation.someip_network import ECU_A, ECU_B, FLOWS, STREAMER_IP, SomeipConfig
-from tests.simulation.someip_oracle import Fault, SomeipOracle
-from tests.simulation.someip_world import SomeipWorld
+from tests.simulation.someip.ip_network import Quality, SimIpNetwork
+from tests.simulation.someip.network import ECU_A, ECU_B, FLOWS, STREAMER_IP, SomeipConfig
+from tests.simulation.someip.oracle import Fault, SomeipOracle
+from tests.simulation.someip.world import SomeipWorld
 from tests.simulation.story import Result, Step, Story
 from tests.simulation.zenoh_network import SimNetwork
 
@@ -79,7 +79,8 @@ def generate(seed: int) -> Story:
         at_ms = rng.randrange(100, until_ms)
         steps.append(_draw_fault(rng, rng.choice(kinds), at_ms))
         for _ in range(rng.choice((1, 2, 3))):
-            steps.append(_draw_publish(rng, max(0, at_ms - rng.choice((1, 5, rng.randrange(1_500))))))
+            before_ms = rng.choice((1, 5, rng.randrange(1_500)))
+            steps.append(_draw_publish(rng, max(0, at_ms - before_ms)))
         if rng.random() < 0.5:  # two faults at once
             steps.append(_draw_fault(rng, rng.choice(kinds), at_ms + rng.choice((0, 20, 500, 3_000))))
     steps += [_draw_publish(rng, rng.randrange(until_ms)) for _ in range(rng.randrange(1, 5))]
@@ -131,7 +132,9 @@ class _SomeipActor:
             case "reload":
                 self._at(step.at_ms, host.reload)
             case "cable":
-                self._between(step, lambda: self._cut(args[0], True), lambda: self._cut(args[0], False), args[0])
+                self._between(
+                    step, lambda: self._cut(args[0], True), lambda: self._cut(args[0], False), args[0]
+                )
             case "link":
                 streamer = self.network.hosts[STREAMER_IP]
                 self._between(
@@ -149,9 +152,7 @@ class _SomeipActor:
                 begin = {"stop": host.stop, "kill": host.kill, "power": host.cut_power}[step.kind]
                 self._between(step, begin, self._start, STREAMER_IP if step.kind != "stop" else "")
 
-    def _between(
-        self, step: Step, begin: Callable[[], None], end: Callable[[], None], ip: str = ""
-    ) -> None:
+    def _between(self, step: Step, begin: Callable[[], None], end: Callable[[], None], ip: str = "") -> None:
         """Begin and end a fault. One with the address of a host is noted for the oracle."""
         place = len(self.faults)
 

@@ -9,10 +9,16 @@ import importlib
 import pkgutil
 from typing import Final, NamedTuple
 
-from tests.simulation.someip_peer import GROUP, SD_PORT, TCP_GROUP, UDP_GROUP, EcuConfig
-from tests.simulation.someip_wire import TCP, UDP
+from tests.simulation.someip.ecu import GROUP, SD_PORT, TCP_GROUP, UDP_GROUP, EcuConfig
+from tests.simulation.someip.wire import TCP, UDP
 from ustreamer.transports import someip
-from ustreamer.transports.someip.config import EventConfig, MethodConfig, ReceiverConfig, ServiceConfig, SomeipEndpoint
+from ustreamer.transports.someip.config import (
+    EventConfig,
+    MethodConfig,
+    ReceiverConfig,
+    ServiceConfig,
+    SomeipEndpoint,
+)
 from ustreamer.transports.someip.protocol.tcp_config import TcpConfig
 from ustreamer.transports.someip.sd.config import SdConfig
 from ustreamer.uprotocol.uuri import UUri
@@ -81,7 +87,12 @@ def someip_endpoint(config: SomeipConfig) -> SomeipEndpoint:
     remote_b = f"{ECU_B.ip}:{ECU_B.port}"
     services = (
         ServiceConfig(
-            service=0x10A1, major=1, events=_events(), methods=methods, offered=True, provider="//hpc/10A1/1/0"
+            service=0x10A1,
+            major=1,
+            events=_events(),
+            methods=methods,
+            offered=True,
+            provider="//hpc/10A1/1/0",
         ),
         ServiceConfig(
             service=0x10A2,

@@ -5,6 +5,7 @@ It compares what a streamer took from a network, what it gave to its kernel for 
 streamer reported. What the network lost after a datagram had left is not promised.
 """
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Iterable
 from itertools import chain
@@ -13,10 +14,10 @@ from typing import Final, NamedTuple
 from tests.simulation.host import SimHost
 from tests.simulation.host_oracle import LOSS_COUNTERS, HostOracle, Violation
 from tests.simulation.scheduler import NS_PER_MS, NS_PER_S, Process
-from tests.simulation.someip_network import FLOWS, STREAMER_IP, SomeipFlow
-from tests.simulation.someip_peer import TCP_GROUP, UDP_GROUP
-from tests.simulation.someip_wire import TCP, UDP, identity_in
-from tests.simulation.someip_world import Key, SomeipWorld
+from tests.simulation.someip.ecu import SUBSCRIBE_TTL_S, TCP_GROUP, UDP_GROUP
+from tests.simulation.someip.network import FLOWS, STREAMER_IP, SomeipFlow
+from tests.simulation.someip.wire import TCP, UDP, identity_in
+from tests.simulation.someip.world import Key, SomeipWorld
 
 _REFUSALS: Final = (
     "answers_lost",
@@ -28,11 +29,11 @@ _REFUSALS: Final = (
 """Counters of input that was read and not forwarded."""
 _TCP_COUNTERS: Final = ("tcp_dropped",)
 _RETRANSMIT_NS: Final = 100 * NS_PER_MS
-_PROMPT_NS: Final = NS_PER_S
+_PROMPT_NS: Final = 200 * NS_PER_MS
 """A message that waits for nothing is on the wire after this time."""
 _EXPIRY_MARGIN_NS: Final = 50 * NS_PER_MS
-_WAITS: Final = frozenset({"refuse", "link"})
-"""Faults in which messages wait over UDP."""
+_SHORT_FREEZE_NS: Final = 3 * NS_PER_S
+"""A freeze in which no subscription ends."""
 
 
 class Fault(NamedTuple):
@@ -49,10 +50,16 @@ class SomeipOracle(HostOracle):
 
     loss_counters = (*LOSS_COUNTERS, *_TCP_COUNTERS, *_REFUSALS)
 
-    def __init__(self, world: SomeipWorld, host: SimHost, kinds: Collection[str], faults: list[Fault]) -> None:
+    def __init__(
+        self, world: SomeipWorld, host: SimHost, kinds: Collection[str], faults: list[Fault]
+    ) -> None:
         super().__init__(host, kinds)
         self._world = world
         self._network_faults = faults
+        self._acks: dict[tuple[str, int, Process], list[int]] = {}
+        """The times of Acks that a streamer sent, by ECU, event group and process."""
+        for each in world.acks:
+            self._acks.setdefault((each.ip, each.eventgroup, each.process), []).append(each.at_ns)
 
     def judge(self) -> list[Violation]:
         """The broken promises; none is good."""
@@ -113,38 +120,40 @@ class SomeipOracle(HostOracle):
             return True
         taken_ns, process = self._world.taken[key]
         group = UDP_GROUP if flow.protocol == UDP else TCP_GROUP
-        acks = [each for each in self._world.acks if each.process is process and each.eventgroup == group]
-        before = [each for each in acks if each.ip == flow.ecu.ip and each.at_ns < taken_ns]
-        if not before:
+        acks = self._acks.get((flow.ecu.ip, group, process), ())
+        place = bisect_left(acks, taken_ns)
+        if not place:
             return False
-        last = before[-1]
-        # An Ack answers each Subscribe, and the subscription lasts from the Subscribe on.
-        if taken_ns > last.at_ns + last.ttl_s * NS_PER_S - _PROMPT_NS:
+        last_ns = acks[place - 1]  # an Ack answers each Subscribe
+        waited_ns = self._waited_ns(taken_ns)
+        if waited_ns > last_ns + (SUBSCRIBE_TTL_S - 1) * NS_PER_S:
             return False
-        has_waited = bool(self._faults & _WAITS) or flow.protocol == TCP
-        until_ns = self._host.scheduler.now_ns if has_waited else taken_ns + _PROMPT_NS
-        return not self._is_disturbed(flow.ecu.ip, last.at_ns - 10 * NS_PER_MS, until_ns)
+        return not self._is_disturbed(flow.ecu.ip, last_ns, waited_ns + _PROMPT_NS)
+
+    def _waited_ns(self, taken_ns: int) -> int:
+        """The end of the faults in which a message waits at the streamer."""
+        for each in self._network_faults:
+            if each.kind == "refuse" and each.begin_ns < taken_ns + _PROMPT_NS and taken_ns < each.end_ns:
+                taken_ns = each.end_ns
+        return taken_ns
 
     def _is_disturbed(self, ip: str, from_ns: int, until_ns: int) -> bool:
-        """Whether a fault of the path to an ECU, or the stop of its subscription, was in this time."""
-        if any(self._stopped_in(from_ns, until_ns)):
-            return True
+        """Whether a fault in this time ended a subscription of an ECU, or its connection."""
         return any(
-            each.ip in (ip, STREAMER_IP) and each.begin_ns < until_ns and each.end_ns + _PROMPT_NS > from_ns
+            each.ip in (ip, STREAMER_IP) and each.begin_ns < until_ns and each.end_ns > from_ns
             for each in self._network_faults
             if each.kind != "refuse"
+            and (each.kind != "ecu freeze" or each.end_ns - each.begin_ns > _SHORT_FREEZE_NS)
         )
-
-    def _stopped_in(self, from_ns: int, until_ns: int) -> Iterable[int]:
-        lines = (each.at_ns for each in self._stop_lines.values())
-        return (at_ns for at_ns in lines if from_ns - 10 * NS_PER_S < at_ns < until_ns)
 
     def _may_be_unread(self, key: Key, flow: SomeipFlow) -> bool:
         """Documented: a killed ECU had not read it for longer than `retransmit_ms`; or the streamer had stopped."""
         first_ns = self._world.on_wire[key][-1]
         killed = [each for each in self._network_faults if each.kind in ("ecu kill", "ecu power")]
         if any(
-            each.ip == flow.ecu.ip and first_ns < each.begin_ns - _RETRANSMIT_NS and self._was_slow(each, first_ns)
+            each.ip == flow.ecu.ip
+            and first_ns < each.begin_ns - _RETRANSMIT_NS
+            and self._was_slow(each, first_ns)
             for each in killed
         ):
             return True
@@ -202,7 +211,9 @@ class SomeipOracle(HostOracle):
             elif flow.kind == "ecu call" and process not in self._host.killed_at_ns:
                 unanswered[flow.name] += key not in world.answered and key not in ids
         if unanswered.total() > anonymous:
-            yield Violation("unanswered", f"{unanswered.total()} calls of an ECU; reported: {counts or 'nothing'}")
+            yield Violation(
+                "unanswered", f"{unanswered.total()} calls of an ECU; reported: {counts or 'nothing'}"
+            )
 
     def _duplicates(self) -> Iterable[Violation]:
         """Over UDP the streamer sends nothing twice; over TCP only after a connection ended."""
@@ -214,7 +225,9 @@ class SomeipOracle(HostOracle):
             if flow.protocol == TCP and flow.kind != "in":
                 allowed = bool(self._faults & ends)
             else:
-                allowed = bool(self._faults & {"loss", "freeze"}) and times is not self._world.on_wire.get(key)
+                allowed = bool(self._faults & {"loss", "freeze"}) and times is not self._world.on_wire.get(
+                    key
+                )
             if not allowed:
                 yield Violation("duplicate", f"{flow.name} {key[1]}: {len(times)} times")
                 return
@@ -246,7 +259,9 @@ class SomeipOracle(HostOracle):
                 continue  # the rest of a message that the kernel took in part follows later
             late_ns = times[-1] - sent.at_ns - sent.ttl_ms * NS_PER_MS
             if late_ns > _EXPIRY_MARGIN_NS:
-                yield Violation("expired", f"{flow.name} {key[1]} was sent {late_ns // NS_PER_MS} ms after its ttl")
+                yield Violation(
+                    "expired", f"{flow.name} {key[1]} was sent {late_ns // NS_PER_MS} ms after its ttl"
+                )
                 return
 
     def _left(self) -> Iterable[Violation]:

@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from tests.simulation.ip_network import IpAddress, SimIpHost, error_of
 from tests.simulation.scheduler import NS_PER_MS, NS_PER_S
+from tests.simulation.someip.ip_network import IpAddress, SimIpHost, error_of
 
 RECEIVE_BYTES: Final = 60_000
 SEND_BYTES: Final = 40_000
@@ -215,7 +215,7 @@ class TcpSocket:
             self._pause()
             return
         peer = network.hosts[self.remote[0]].streams.get((self.remote, self.local))
-        if peer is not self.other or peer.is_closed and self._in_flight:
+        if peer is not self.other or (peer.is_closed and self._in_flight):
             if peer is not None:
                 peer.reset()
             network.scheduler.call_after(network.latency_ns(), lambda: self._fail(errno.ECONNRESET))
@@ -231,7 +231,9 @@ class TcpSocket:
         network = self.host.network
         if self.other is None:
             return
-        if not network.is_path_open(self.host.ip, self.remote[0]):  # the acknowledgement is lost, and comes again
+        if not network.is_path_open(
+            self.host.ip, self.remote[0]
+        ):  # the acknowledgement is lost, and comes again
             network.scheduler.call_after(self._pause_ns, self._on_ack)
             return
         self.acked += len(self._in_flight)
@@ -265,7 +267,7 @@ class TcpSocket:
             while self.arrivals and self.arrivals[0][0] <= read_total:
                 self.arrivals.popleft()
             if self.other is not None:
-                self.other._pump()  # noqa: SLF001  # there is room again
+                self.other._pump()  # there is room again
             return data
         if self.error:
             code, self.error = self.error, 0
@@ -321,7 +323,8 @@ class TcpSocket:
         self.vanish()
         if other is not None and network.is_path_open(self.host.ip, self.remote[0]):
             network.scheduler.call_after(
-                network.latency_ns(), lambda: other._fail(errno.ECONNRESET)  # noqa: SLF001
+                network.latency_ns(),
+                lambda: other._fail(errno.ECONNRESET),
             )
 
     def close(self) -> None:

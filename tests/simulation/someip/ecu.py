@@ -9,10 +9,11 @@ its SD messages from 1 with the reboot flag. All code runs in timers of the sche
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from tests.simulation.ip_network import IpAddress, SimIpHost, UdpSocket
-from tests.simulation.ip_sockets import StreamSplitter
 from tests.simulation.scheduler import NS_PER_MS, NS_PER_S
-from tests.simulation.someip_wire import (
+from tests.simulation.someip.ip_network import IpAddress, SimIpHost, UdpSocket
+from tests.simulation.someip.ip_sockets import StreamSplitter
+from tests.simulation.someip.tcp_stream import TcpListener, TcpSocket
+from tests.simulation.someip.wire import (
     ACK,
     EVENT,
     OFFER,
@@ -29,7 +30,6 @@ from tests.simulation.someip_wire import (
     encode_message,
     encode_sd,
 )
-from tests.simulation.tcp_stream import TcpListener, TcpSocket
 
 GROUP: Final = "224.244.224.245"
 SD_PORT: Final = 30_490
@@ -54,11 +54,9 @@ class EcuConfig(NamedTuple):
 
 
 class Ecu:
-    """An ECU. `on_message` gets what it has read: a message, and whether it came over TCP."""
+    """An ECU. `on_message` gets each message that it has read."""
 
-    def __init__(
-        self, host: SimIpHost, config: EcuConfig, on_message: Callable[[WireHeader, bool], None]
-    ) -> None:
+    def __init__(self, host: SimIpHost, config: EcuConfig, on_message: Callable[[WireHeader], None]) -> None:
         self.config = config
         self.host = host
         self.scheduler = host.network.scheduler
@@ -200,9 +198,7 @@ class Ecu:
         stream = self.stream_to_streamer
         if stream is not None and stream.established and not stream.is_over:
             endpoint = TCP, *stream.local
-            entries.append(
-                WireEntry(SUBSCRIBE, self.config.wanted, SUBSCRIBE_TTL_S, TCP_GROUP, (endpoint,))
-            )
+            entries.append(WireEntry(SUBSCRIBE, self.config.wanted, SUBSCRIBE_TTL_S, TCP_GROUP, (endpoint,)))
         else:
             self._connect()
         self._send_sd(entries, streamer)
@@ -278,14 +274,16 @@ class Ecu:
 
     def _on_bytes(self, data: bytes, stream: TcpSocket | None, sender: IpAddress) -> None:
         message = decode_message(data)
-        self.on_message(message, stream is not None)
+        self.on_message(message)
         if message.kind == REQUEST and message.service == self.config.service:
             response = encode_message(
                 message.service, message.method, message.payload, RESPONSE, message.client, message.session
             )
-            self.scheduler.call_after(
-                NS_PER_MS, self._when_running(lambda: self._send(response, stream, sender))
-            )
+
+            def answer() -> None:
+                self._send(response, stream, sender)
+
+            self.scheduler.call_after(NS_PER_MS, self._when_running(answer))
 
     def _send(self, data: bytes, stream: TcpSocket | None, to: IpAddress) -> bool:
         """Send a message; over TCP only if it fits as a whole. Returns whether the kernel took it."""

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from tests.simulation.host import INSIDE, OUTSIDE
-from tests.simulation.ip_network import IpAddress, SimIpNetwork
-from tests.simulation.ip_sockets import SimKernel
 from tests.simulation.scheduler import NS_PER_MS, Process, Scheduler
-from tests.simulation.someip_network import ECUS, FLOW_NUMBERS, FLOWS, SomeipFlow
-from tests.simulation.someip_peer import Ecu
-from tests.simulation.someip_wire import (
+from tests.simulation.someip.ecu import Ecu
+from tests.simulation.someip.ip_files import SimKernel
+from tests.simulation.someip.ip_network import IpAddress, SimIpNetwork
+from tests.simulation.someip.network import ECUS, FLOW_NUMBERS, FLOWS, SomeipFlow
+from tests.simulation.someip.wire import (
     ACK,
     ERROR,
     RESPONSE,
@@ -79,16 +79,17 @@ class SomeipWorld:
     """The applications of one story."""
 
     def __init__(
-        self, scheduler: Scheduler, networks: Mapping[str, SimNetwork], ip_network: SimIpNetwork, kernel: SimKernel
+        self,
+        scheduler: Scheduler,
+        networks: Mapping[str, SimNetwork],
+        ip_network: SimIpNetwork,
+        kernel: SimKernel,
     ) -> None:
         self._scheduler = scheduler
         self._networks = networks
         self._ids = UuidSource(scheduler.wall_ms, scheduler.rng.getrandbits)
         kernel.on_sent, kernel.on_read = self._on_streamer_sent, self._on_streamer_read
-        self.ecus = {
-            each.ip: Ecu(ip_network.add_host(each.ip), each, lambda *it, ip=each.ip: self._on_ecu(ip, *it))
-            for each in ECUS
-        }
+        self.ecus = {each.ip: Ecu(ip_network.add_host(each.ip), each, self._on_ecu) for each in ECUS}
         self.inside = SimApp(networks[INSIDE], "the application inside", self._on_inside)
         self.outside = SimApp(networks[OUTSIDE], "the application outside", self._on_outside)
         for sink in APP, _CALLED:
@@ -113,7 +114,7 @@ class SomeipWorld:
         """Acks that a streamer sent to ECUs."""
         self.subscribes: list[Subscription] = []
         """Subscribes of ECUs that a streamer read."""
-        self.subscribed: set[UUri] = set()
+        self.subscribed: set[UUri | None] = set()
         self._subscribing: dict[UUID, UUri] = {}
         self._numbers = [0] * len(FLOWS)
         self._call_ids: dict[UUID, Key] = {}
@@ -175,9 +176,9 @@ class SomeipWorld:
         _, attributes = decode(received.attachment[1:])
         if attributes.reqid is not None:
             topic = self._subscribing.pop(attributes.reqid, None)
-            if topic is not None and attributes.commstatus is None:
-                if status_in(3, received.payload, attributes.payload_format) in _ACCEPTED:
-                    self.subscribed.add(topic)
+            is_answer = topic is not None and attributes.commstatus is None
+            if is_answer and status_in(3, received.payload, attributes.payload_format) in _ACCEPTED:
+                self.subscribed.add(topic)
             return
         self._receive(identity_in(received.payload))
 
@@ -191,7 +192,7 @@ class SomeipWorld:
             key = self._call_ids[attributes.reqid]
             self.responses[key] = self.responses.get(key, 0) + 1
 
-    def _on_ecu(self, ip: str, message: WireHeader, is_tcp: bool) -> None:
+    def _on_ecu(self, message: WireHeader) -> None:
         key = identity_in(message.payload)
         if key is not None and FLOWS[key[0]].kind == "ecu call":
             self.responses[key] = self.responses.get(key, 0) + 1
@@ -200,13 +201,15 @@ class SomeipWorld:
 
     # --- the kernel of the streamer -----------------------------------------------------------------------------------
 
-    def _on_streamer_sent(self, data: bytes, address: IpAddress, protocol: str) -> None:
+    def _on_streamer_sent(self, data: bytes, address: IpAddress) -> None:
         message = decode_message(data)
         now_ns = self._scheduler.now_ns
         if message.service == SD_SERVICE:
             for entry in decode_sd(data):
                 if entry.kind == ACK and entry.ttl_s:
-                    found = Subscription(address[0], entry.last, now_ns, entry.ttl_s, self._scheduler.current.process)
+                    found = Subscription(
+                        address[0], entry.last, now_ns, entry.ttl_s, self._scheduler.current.process
+                    )
                     self.acks.append(found)
             return
         if message.kind in (RESPONSE, ERROR):
@@ -216,7 +219,7 @@ class SomeipWorld:
         if key is not None and FLOWS[key[0]].kind in ("out", "call"):
             self.on_wire.setdefault(key, []).append(now_ns)
 
-    def _on_streamer_read(self, data: bytes, sender: IpAddress, protocol: str) -> None:
+    def _on_streamer_read(self, data: bytes, sender: IpAddress) -> None:
         message = decode_message(data)
         now_ns, process = self._scheduler.now_ns, self._scheduler.current.process
         if message.service == SD_SERVICE:
