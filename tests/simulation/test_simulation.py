@@ -13,6 +13,7 @@ import pytest
 
 from tests.simulation.known_stories import STORIES
 from tests.simulation.mutations import MUTATIONS
+from tests.simulation.someip.mutations import SOMEIP_MUTATIONS
 
 _REPO: Final = Path(__file__).parents[2]
 _SEEDS: Final = 200
@@ -78,6 +79,7 @@ def test_a_seed_always_has_the_same_interleaving() -> None:
 
 def test_each_mutation_changes_one_place_of_the_product() -> None:
     places = {
-        each.name: (_REPO / each.path).read_text(encoding="utf-8").count(each.old) for each in MUTATIONS
+        each.name: (_REPO / each.path).read_text(encoding="utf-8").count(each.old)
+        for each in (*MUTATIONS, *SOMEIP_MUTATIONS)
     }
     assert {name: count for name, count in places.items() if count != 1} == {}

@@ -60,8 +60,10 @@ def _draw_fault(rng: Random, kind: str, at_ms: int) -> Step:
             return Step(at_ms, kind, (min(duration_ms, 5_000),))
 
 
-def _draw_publish(rng: Random, at_ms: int) -> Step:
-    flow = rng.choice(FLOWS).name
+def _draw_publish(rng: Random, at_ms: int, fault: Step | None = None) -> Step:
+    """Draw traffic, often of the ECU that has the fault."""
+    about = [each for each in FLOWS if fault is not None and fault.args[:1] == (each.ecu.ip,)]
+    flow = rng.choice(about if about and rng.random() < 0.7 else FLOWS).name
     every_us = rng.choice((5, 20, 200, 2_000, 10_000, 40_000))
     count = rng.choice((1, 20, 100, 200, 200))
     size = rng.choice((12, 12, 100, 1_000))
@@ -77,10 +79,14 @@ def generate(seed: int) -> Story:
     steps = []
     for _ in range(rng.choice((0, 1, 2, 2, 3))):
         at_ms = rng.randrange(100, until_ms)
-        steps.append(_draw_fault(rng, rng.choice(kinds), at_ms))
+        fault = _draw_fault(rng, rng.choice(kinds), at_ms)
+        steps.append(fault)
         for _ in range(rng.choice((1, 2, 3))):
-            before_ms = rng.choice((1, 5, rng.randrange(1_500)))
-            steps.append(_draw_publish(rng, max(0, at_ms - before_ms)))
+            after_ms = rng.choice((-1, -5, -rng.randrange(1_500), 20, 200))
+            steps.append(_draw_publish(rng, max(0, at_ms + after_ms), fault))
+        if fault.kind in ("ecu kill", "ecu power") and rng.random() < 0.4:  # it dies with unread data
+            frozen_ms = min(at_ms, rng.choice((10, 50, 90, 200, 2_000)))
+            steps.append(Step(at_ms - frozen_ms, "ecu freeze", (fault.args[0], frozen_ms + 20)))
         if rng.random() < 0.5:  # two faults at once
             steps.append(_draw_fault(rng, rng.choice(kinds), at_ms + rng.choice((0, 20, 500, 3_000))))
     steps += [_draw_publish(rng, rng.randrange(until_ms)) for _ in range(rng.randrange(1, 5))]
