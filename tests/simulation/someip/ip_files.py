@@ -173,6 +173,8 @@ class SimKernel:
         self.files: dict[int, SimFile] = {}
         self.on_sent: OnMessage = lambda data, address: None
         self.on_read: OnMessage = lambda data, address: None
+        self.on_left_behind: Callable[[bytes], None] = lambda message: None
+        """Gets each message of a closed connection that the kernel still sends."""
         self.dropped: Counter[Process] = Counter()
         """Datagrams that full buffers of closed sockets of a process dropped."""
         host.on_link_change = self._report_link
