@@ -25,6 +25,7 @@ _REFUSALS: Final = (
     "refused_request_address",
     "refused_request_limit",
     "refused_response_unsolicited",
+    "requests_open",
 )
 """Counters of input that was read and not forwarded."""
 _TCP_COUNTERS: Final = ("tcp_dropped",)
@@ -166,7 +167,7 @@ class SomeipOracle(HostOracle):
             return True
         process = self._world.taken[key].process.name
         line = self._stop_lines.get(process)
-        # Documented: at a stop what the kernel took is sent, and nobody repeats it.
+        # Documented: at a stop what the kernel took is sent, and is not repeated.
         return line is not None and self._is_disturbed_after(flow.ecu.ip, first_ns, line.at_ns)
 
     def _was_slow(self, kill: Fault, from_ns: int) -> bool:
