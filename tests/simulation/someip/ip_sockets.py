@@ -171,11 +171,13 @@ class SimSocket(SimFile):
 
     def sendto(self, data: bytes, address: IpAddress) -> int:
         self.enter()
-        assert self.udp is not None
-        to = address[0], address[1]
-        self.udp.send(bytes(data), to)
-        self.kernel.on_sent(bytes(data), to)
+        self._send_datagram(bytes(data), (address[0], address[1]))
         return len(data)
+
+    def _send_datagram(self, data: bytes, to: IpAddress) -> None:
+        assert self.udp is not None
+        self.udp.send(data, to)
+        self.kernel.on_sent(data, to)
 
     def sendmsg(
         self,
@@ -184,12 +186,13 @@ class SimSocket(SimFile):
         flags: int = 0,
         address: IpAddress = ("", 0),
     ) -> int:
-        """Send a datagram, or with UDP_SEGMENT as many as its size makes."""
+        """Send a datagram, or with UDP_SEGMENT as many as its size makes: all of them or none."""
+        self.enter()
         data = b"".join(parts)
         sizes = [struct.unpack("H", each)[0] for _, kind, each in ancillary if kind == _UDP_SEGMENT]
         size = sizes[0] if sizes else len(data)
         for begin in range(0, len(data), size):
-            self.sendto(data[begin : begin + size], address)
+            self._send_datagram(data[begin : begin + size], (address[0], address[1]))
         return len(data)
 
     def send(self, data: bytes | memoryview) -> int:
