@@ -175,6 +175,8 @@ class SimKernel:
         self.on_read: OnMessage = lambda data, address: None
         self.on_left_behind: Callable[[bytes], None] = lambda message: None
         """Gets each message of a closed connection that the kernel still sends."""
+        self.dropped_until_read: Counter[Process] = Counter()
+        """As `dropped`, until the last read of each socket."""
         self.dropped: Counter[Process] = Counter()
         """Datagrams that full buffers of closed sockets of a process dropped."""
         host.on_link_change = self._report_link

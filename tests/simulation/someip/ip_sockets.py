@@ -33,6 +33,8 @@ class SimSocket(SimFile):
         self.tcp: TcpSocket | None = None
         self.listener: TcpListener | None = None
         self._lingers = True
+        self._dropped_at_read = 0
+        self._is_shut = False
         self._bound: IpAddress = ("0.0.0.0", 0)
         self._writer, self._reader = StreamSplitter(), StreamSplitter()
         if kind & 0xF == socket.SOCK_DGRAM:
@@ -221,13 +223,16 @@ class SimSocket(SimFile):
         self.enter()
         assert how == socket.SHUT_WR
         assert self.tcp is not None
+        self._is_shut = (
+            True  # documented: a stop reads and discards input, so that the connection is not reset
+        )
         self.tcp.shut_down()
 
     def recv(self, size: int) -> bytes:
         self.enter()
         if self.tcp is not None:
             data = self.tcp.read(size)
-            for message in self._reader.feed(data):
+            for message in () if self._is_shut else self._reader.feed(data):
                 self.kernel.on_read(message, self.tcp.remote)
             return data
         return self.recvfrom(size)[0]
@@ -236,6 +241,7 @@ class SimSocket(SimFile):
         self.enter()
         assert self.udp is not None
         datagram = self.udp.pop()
+        self._dropped_at_read = self.udp.dropped
         self.kernel.on_read(datagram.data, datagram.sender)
         return datagram.data, datagram.sender
 
@@ -247,6 +253,7 @@ class SimSocket(SimFile):
         if flags & socket.MSG_ERRQUEUE:
             return b"", [(socket.IPPROTO_IP, _RECVERR, _ICMP_PORT)], 0, self.udp.pop_unreachable()
         datagram = self.udp.pop()
+        self._dropped_at_read = self.udp.dropped
         self.kernel.on_read(datagram.data, datagram.sender)
         stamp = _TIMESPEC.pack(*divmod(self.kernel.wall_ns(datagram.at_ns), NS_PER_S))
         ancillary = [(socket.SOL_SOCKET, _SO_TIMESTAMPNS, stamp)] if self.stamps else []
@@ -258,6 +265,7 @@ class SimSocket(SimFile):
         super().close_file()
         if self.udp is not None:
             self.kernel.dropped[self.process] += self.udp.dropped
+            self.kernel.dropped_until_read[self.process] += self._dropped_at_read
             self.udp.close()
         if self.listener is not None:
             self.listener.close()
