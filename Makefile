@@ -52,9 +52,11 @@ quick: $(DEV) ## lint and all pure tests, under 90 s on two cores; run it before
 	@$(BIN)/python -m tests.quick $(ARGS)
 
 SEEDS ?= 0 2000
+SOMEIP_SEEDS ?= 0 500
 
-simulate: $(DEV) ## the whole host on virtual time: failures are printed as minimal stories (SEEDS="0 2000" ARGS="--jobs 4")
+simulate: $(DEV) ## the whole host on virtual time: failures are printed as minimal stories (SEEDS="0 2000" SOMEIP_SEEDS="0 500" ARGS="--jobs 4")
 	@PYTHONHASHSEED=0 $(BIN)/python -m tests.simulation --seeds $(SEEDS) $(ARGS)
+	@PYTHONHASHSEED=0 $(BIN)/python -m tests.simulation --someip --seeds $(SOMEIP_SEEDS) $(ARGS)
 
 PYTHONS ?= python3.11 python3.13
 

@@ -11,11 +11,14 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from multiprocessing import get_context
 
 from tests.simulation.known_stories import STORIES
-from tests.simulation.seeds import run_chunk, use_core, use_next_core
-from tests.simulation.story import Result, Story, generate, run, shrink
+from tests.simulation.seeds import run, run_chunk, story_of, use_core, use_next_core
+from tests.simulation.someip import known_stories as someip_stories
+from tests.simulation.someip.stories import run as run_someip
+from tests.simulation.story import Result, Story, shrink
 
 _CHUNK = 25
 
@@ -27,15 +30,17 @@ def describe(story: Story, result: Result) -> str:
     return "\n".join(lines)
 
 
-def _failures(seeds: range, jobs: int) -> list[tuple[int, list[str]]]:
+def _failures(seeds: range, jobs: int, *, someip: bool) -> list[tuple[int, list[str]]]:
     chunks = [seeds[at : at + _CHUNK] for at in range(0, len(seeds), _CHUNK)]
     if jobs == 1:
-        outcomes = [outcome for chunk in chunks for outcome in run_chunk(chunk)]
+        outcomes = [outcome for chunk in chunks for outcome in run_chunk(chunk, someip=someip)]
     else:
         context = get_context("spawn")
         cores = context.Value("i", 0)
         with context.Pool(jobs, use_next_core, (cores,), maxtasksperchild=40) as pool:
-            outcomes = [outcome for part in pool.imap(run_chunk, chunks) for outcome in part]
+            outcomes = [
+                outcome for part in pool.imap(partial(run_chunk, someip=someip), chunks) for outcome in part
+            ]
     return [(seed, kinds) for seed, kinds in outcomes if kinds]
 
 
@@ -45,6 +50,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int)
     parser.add_argument(
         "--first", help="print only the first seed that fails; JSON of the kinds that are known"
+    )
+    parser.add_argument(
+        "--someip", action="store_true", help="stories with a SOME/IP network, with seeds of their own"
     )
     parser.add_argument("--known", action="store_true", help="run the known stories")
     parser.add_argument("--kinds", nargs="*", default=[], help="only these kinds of violations")
@@ -57,16 +65,16 @@ def main(arguments: Sequence[str]) -> int:
     if options.known:
         return _tell_known()
     if options.seed is not None:
-        return _explain(generate(options.seed), options.kinds)
+        return _explain(story_of(options.seed, someip=options.someip), options.kinds)
     seeds = range(*options.seeds)
     if options.first is not None:
-        return _find_first(seeds, json.loads(options.first))
-    return _run_seeds(seeds, options.kinds, options.jobs, options.stories)
+        return _find_first(seeds, json.loads(options.first), someip=options.someip)
+    return _run_seeds(seeds, options.kinds, options.jobs, options.stories, someip=options.someip)
 
 
-def _find_first(seeds: range, known: Mapping[str, Sequence[str]]) -> int:
+def _find_first(seeds: range, known: Mapping[str, Sequence[str]], *, someip: bool) -> int:
     for at in range(0, len(seeds), _CHUNK):
-        for seed, kinds in run_chunk(seeds[at : at + _CHUNK]):
+        for seed, kinds in run_chunk(seeds[at : at + _CHUNK], someip=someip):
             new = sorted(set(kinds) - set(known.get(str(seed), ())))
             if new:
                 print(f"seed {seed}: {', '.join(new)}")
@@ -76,8 +84,11 @@ def _find_first(seeds: range, known: Mapping[str, Sequence[str]]) -> int:
 
 def _tell_known() -> int:
     """Print one line for each known story: its violations, or "holds"."""
-    for name, story in STORIES.items():
-        violations = run(story).violations
+    stories = {**STORIES, **someip_stories.STORIES}
+    outcomes = {name: run(story).violations for name, story in stories.items()}
+    for name, story in someip_stories.OPEN_DEFECTS.items():
+        outcomes[name] = run_someip(story, judges_open_defects=True).violations
+    for name, violations in outcomes.items():
         print(f"{name}: {'; '.join(f'{each.kind}: {each.text}' for each in violations) or 'holds'}")
     return 0
 
@@ -87,21 +98,21 @@ def _explain(story: Story, kinds: Sequence[str]) -> int:
     print(describe(story, result))
     found = [each.kind for each in result.violations if not kinds or each.kind in kinds]
     if found:
-        smallest = shrink(story, found)
+        smallest = shrink(story, found, run_story=run)
         print("\nminimal story:", describe(smallest, run(smallest)), sep="\n")
     return bool(found)
 
 
-def _run_seeds(seeds: range, kinds: Sequence[str], jobs: int, stories: int) -> int:
+def _run_seeds(seeds: range, kinds: Sequence[str], jobs: int, stories: int, *, someip: bool) -> int:
     started, cpu = time.perf_counter(), time.process_time()
-    failures = _failures(seeds, jobs)
+    failures = _failures(seeds, jobs, someip=someip)
     elapsed = time.perf_counter() - started if jobs > 1 else time.process_time() - cpu
     counts: Counter[str] = Counter()
     for seed, found in failures:
         wanted = [kind for kind in found if not kinds or kind in kinds]
         counts.update(set(wanted))
         if any(counts[kind] <= stories for kind in wanted):
-            smallest = shrink(generate(seed), wanted)
+            smallest = shrink(story_of(seed, someip=someip), wanted, run_story=run)
             print(describe(smallest, run(smallest)), end="\n\n")
     print(f"{len(seeds)} seeds, {len(seeds) / elapsed:.0f} seeds/s, failures: {dict(counts) or 'none'}")
     return bool(counts)

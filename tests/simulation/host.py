@@ -23,6 +23,10 @@ from ustreamer_wamp.plugin import WampPlugin, WampSection
 from tests.simulation import primitives
 from tests.simulation.disk import SimDisk, SimOs
 from tests.simulation.scheduler import NS_PER_MS, Process, Scheduler, Task
+from tests.simulation.someip.ip_files import SimKernel
+from tests.simulation.someip.ip_kernel import SimModules
+from tests.simulation.someip.ip_network import SimIpNetwork
+from tests.simulation.someip.network import CHASSIS, STREAMER_IP, SomeipConfig, someip_endpoint
 from tests.simulation.wamp import ROUTER, SimWampServer
 from tests.simulation.zenoh_link import wait_link_end
 from tests.simulation.zenoh_network import SimNetwork
@@ -63,6 +67,8 @@ class HostConfig(NamedTuple):
     """Whether the endpoint outside has receipts, and the application there gives them."""
     receives: bool = False
     """With `receipts`: the application outside expects them too, and the endpoint inside is durable."""
+    someip: SomeipConfig | None = None
+    """The endpoint of a SOME/IP network; None is none."""
 
     def streamer_config(self) -> StreamerConfig:
         limits = EgressLimits(queue_messages=self.queue_messages, max_age_ms=self.max_age_ms)
@@ -79,6 +85,8 @@ class HostConfig(NamedTuple):
             )
             for name, authorities in AUTHORITIES.items()
         }
+        if self.someip is not None:
+            endpoints[CHASSIS] = someip_endpoint(self.someip)
         sections: dict[str, msgspec.Struct] = {"usubscription": UsubscriptionConfig(history=0)}
         if self.wamp:
             section = WampSection(listen="ws://127.0.0.1:1/ws", anonymous=True, process=False)
@@ -120,8 +128,14 @@ class SimHost:
     """The machine of the streamer. `start`, `stop` and `kill` are calls of the story."""
 
     def __init__(
-        self, scheduler: Scheduler, networks: Mapping[str, SimNetwork], disk: SimDisk, config: HostConfig
+        self,
+        scheduler: Scheduler,
+        networks: Mapping[str, SimNetwork],
+        disk: SimDisk,
+        config: HostConfig,
+        ip_network: SimIpNetwork | None = None,
     ) -> None:
+        """`ip_network` is the network of `config.someip`."""
         self.scheduler = scheduler
         self.networks = networks
         self.disk = disk
@@ -143,6 +157,10 @@ class SimHost:
         self.is_stopping = False
         self._boot = 1
         self._booted_ns = 0
+        self.kernel: SimKernel | None = None
+        """The sockets of the machine, with `ip_network`."""
+        if ip_network is not None:
+            self.kernel = SimKernel(scheduler, ip_network.add_host(STREAMER_IP), self._wall_ns)
 
     @property
     def is_up(self) -> bool:
@@ -159,9 +177,15 @@ class SimHost:
             lambda: scheduler.monotonic_ns() - booted_ns, lambda: scheduler.wall_ms() + self.clock_offset_ms
         )
 
+    def _wall_ns(self, at_ns: int) -> int:
+        """The wall clock of the machine at a time of the scheduler."""
+        return at_ns + (self.scheduler.wall_offset_ms + self.clock_offset_ms) * NS_PER_MS
+
     def start(self) -> None:
         """Start the process; returns when the streamer is ready, or failed."""
         self.is_stopping = False
+        if self.kernel is not None:
+            self.kernel.host.is_on = True
         self.has_started_ahead |= self.clock_offset_ms > 0
         process = Process(f"streamer {len(self.runs) + 1}")
         commands = primitives.SimQueue()
@@ -238,6 +262,8 @@ class SimHost:
 
     def cut_power(self) -> None:
         """As a kill; the clock that counts from the boot begins again."""
+        if self.kernel is not None:
+            self.kernel.host.cut_power()
         self.kill()
         self.disk.cut_power()
         self._boot += 1
@@ -273,6 +299,8 @@ class SimHost:
     def _end(self, process: Process) -> None:
         for network in self.networks.values():
             network.forget(process)
+        if self.kernel is not None:
+            self.kernel.end_process(process)
 
     def on_record(self, record: logging.LogRecord) -> None:
         scheduler = self.scheduler
@@ -337,6 +365,8 @@ def simulated(host: SimHost) -> Iterator[None]:
         ("ustreamer.host.egress.durable_queue", "_boot_id"): host.boot_id,
         (f"{storage}.received_ids", "os"): SimOs(host.disk),
     }
+    if host.kernel is not None:
+        others |= SimModules(host.kernel).replacements()
     log, handler = logging.getLogger("ustreamer"), _Handler(host)
     before = log.level, log.propagate
     random_state = random.getstate()

@@ -16,7 +16,9 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Final, NamedTuple
+from typing import Final
+
+from tests.simulation.someip.mutations import SOMEIP_MUTATIONS, Mutation
 
 _REPO: Final = Path(__file__).parents[2]
 _PLUGINS: Final = ("usubscription", "wamp")
@@ -24,15 +26,6 @@ _COPIED: Final = ("ustreamer", *(f"plugins/{each}/ustreamer_{each}" for each in 
 _ZENOH: Final = "ustreamer/transports/zenoh"
 _EGRESS: Final = "ustreamer/host/egress"
 _SERVICE: Final = "plugins/usubscription/ustreamer_usubscription"
-
-
-class Mutation(NamedTuple):
-    """A change of one place: `old` becomes `new`."""
-
-    name: str
-    path: str
-    old: str
-    new: str
 
 
 MUTATIONS: Final = (
@@ -294,7 +287,7 @@ MUTATIONS: Final = (
 )
 
 
-def _run(source: Path, seeds: int, known: Mapping[str, Sequence[str]], core: int) -> str:
+def _run(source: Path, seeds: int, known: Mapping[str, Sequence[str]], core: int, *, someip: bool) -> str:
     """The first failure that is not known: "seed kind". Empty if there is none; "ERROR" if the simulation failed."""
     search_path = os.pathsep.join(map(str, (source, *(source / "plugins" / each for each in _PLUGINS))))
     environment = os.environ | {"PYTHONHASHSEED": "0", "PYTHONPATH": search_path}
@@ -309,6 +302,7 @@ def _run(source: Path, seeds: int, known: Mapping[str, Sequence[str]], core: int
         json.dumps(known),
         "--core",
         str(core),
+        *(["--someip"] if someip else []),
     ]
     ended = subprocess.run(command, cwd=source, env=environment, capture_output=True, text=True, check=False)
     return f"ERROR: {ended.stderr[-300:]}" if ended.stderr else ended.stdout.strip()
@@ -332,7 +326,8 @@ def _outcome(
         path.write_text(text.replace(mutation.old, mutation.new), encoding="utf-8")
         core = cores.get()
         try:
-            return _run(source, seeds, known, core) or "NOT FOUND"
+            someip = mutation in SOMEIP_MUTATIONS
+            return _run(source, seeds, known, core, someip=someip) or "NOT FOUND"
         finally:
             cores.put(core)
 
@@ -344,9 +339,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--known", default="{}", help="the kinds of violations that seeds have anyway, as JSON"
     )
+    parser.add_argument("--someip", action="store_true", help="those of the SOME/IP transport")
     parser.add_argument("--only", default="", help="mutations with this text in their names")
     options = parser.parse_args(arguments)
-    mutations = [each for each in MUTATIONS if options.only in each.name]
+    chosen = SOMEIP_MUTATIONS if options.someip else MUTATIONS
+    mutations = [each for each in chosen if options.only in each.name]
     known = json.loads(options.known)
     missed = 0
     cores: SimpleQueue[int] = SimpleQueue()

@@ -8,25 +8,21 @@ its endpoints, its dead letters, its spool.
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from operator import itemgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from tests.simulation.host import INSIDE, OUTSIDE, STATE_DIR, LogEntry, Run, SimHost
+from tests.simulation.host import INSIDE, OUTSIDE, STATE_DIR, SimHost
+from tests.simulation.host_oracle import HostOracle, Violation
 from tests.simulation.scheduler import NS_PER_MS, Process
 from tests.simulation.world import FLOWS, SHARED, World, wire_id
 from tests.simulation.zenoh_network import SimApp, SimNetwork
 from ustreamer.core.routing.usubscription_codec import CHANGE_RESOURCE, USUBSCRIPTION
-from ustreamer.host.storage.dead_letter_store import DIRECTORY, StoredDeadLetter, decode_letter
+from ustreamer.host.storage.dead_letter_store import StoredDeadLetter
 from ustreamer.host.storage.spool_records import METADATA_KEYS, decode_record
 from ustreamer.uprotocol.ustatus import UCode
 from ustreamer.uprotocol.wire import decode
 
-LOSS_COUNTERS: Final = ("not_retransmitted", "receipts_missing", "spool_lost")
-"""Counters of an endpoint that report lost messages after the verdict `delivered`."""
-_LETTER_LOSSES: Final = frozenset({"kill", "power", "disk"})
-_LETTERS_IN_A_BURST: Final = 5_000
-LOSS_VERDICTS: Final = ("expired", "dead_lettered", "throttled", "denied")
 _KILL_WINDOW_MS: Final = 400
 """What a durable endpoint may lose at a kill: messages received in this time, and the commits in progress."""
 _DOUBT_MS: Final = 3_600
@@ -51,21 +47,6 @@ _BATCH: Final = 64
 _EXPIRY_MARGIN_MS: Final = 20
 _CLOCK_MARGIN_NS: Final = 2_000 * NS_PER_MS
 _MAX_AHEAD_MS: Final = 60_000
-_ERROR: Final = 40
-_EXPECTED_ERRORS: Final = (
-    "storage.degraded",
-    "egress.not_persisted",
-    "dead_letters.not_persisted",
-    "spool.delete_failed",
-)
-_FIRST_NUMBER: Final = bytes(8)
-
-
-class Violation(NamedTuple):
-    """A broken promise. `kind` is the same for every seed that breaks it."""
-
-    kind: str
-    text: str
 
 
 def _is_expected(letter: StoredDeadLetter, returned: Collection[bytes]) -> bool:
@@ -79,14 +60,12 @@ def _is_expected(letter: StoredDeadLetter, returned: Collection[bytes]) -> bool:
     return is_change and letter.code == UCode.DEADLINE_EXCEEDED
 
 
-class Oracle:
+class Oracle(HostOracle):
     """The evidence of one run."""
 
     def __init__(self, world: World, host: SimHost, faults: Collection[str]) -> None:
+        super().__init__(host, faults)
         self._world = world
-        self._host = host
-        self._faults = frozenset(faults)
-        self._stop_lines = {each.process: each for each in host.log if each.event == "streamer.stopped"}
 
     def judge(self) -> list[Violation]:
         """The broken promises; none is good."""
@@ -109,17 +88,6 @@ class Oracle:
 
     # --- what the streamer reports ------------------------------------------------------------------------------------
 
-    def _ordered_runs(self) -> Iterable[tuple[Run, LogEntry]]:
-        for run in self._host.runs:
-            line = self._stop_lines.get(run.process.name)
-            if line is not None:
-                yield run, line
-
-    def _dead_letters(self) -> set[bytes]:
-        records = self._host.disk.stores.get(str(STATE_DIR / DIRECTORY), {})
-        letters = (decode_letter(*each)[1] for each in records.items() if each[0] != _FIRST_NUMBER)
-        return {wire_id(letter.message.id) for letter in letters}
-
     def _spooled(self) -> set[bytes]:
         stored = (
             decode_record(key, value)
@@ -129,53 +97,7 @@ class Oracle:
         )
         return {wire_id(decode(each.attributes)[0]) for each in stored}
 
-    def _reported(self, dead_letters: int) -> tuple[int, dict[str, int]]:
-        """The number of messages that are reported as lost, but not by name.
-
-        What fails or expires is one dead letter. Only if letters may have been lost, the verdicts are enough.
-        """
-        counts: Counter[str] = Counter()
-        for _, line in self._ordered_runs():
-            verdicts = {name: line.extra["ledger"][name] for name in LOSS_VERDICTS}
-            if self._faults & _LETTER_LOSSES or sum(verdicts.values()) > _LETTERS_IN_A_BURST:
-                counts.update(verdicts)
-            for counters in line.extra["endpoints"].values():
-                counts.update({name: counters.get(name, 0) for name in LOSS_COUNTERS})
-        ended = sum(counts[name] for name in LOSS_VERDICTS)
-        unnamed = max(0, ended - dead_letters) + counts.total() - ended
-        return unnamed, {name: n for name, n in counts.items() if n}
-
     # --- the promises -------------------------------------------------------------------------------------------------
-
-    def _hangs(self) -> Iterable[Violation]:
-        for run in self._host.runs:
-            if run.main.alive and not run.process.killed:
-                yield Violation("hang", f"{run.process.name} has not stopped")
-            for failure in run.failures:
-                yield Violation("failure", failure)
-
-    def _errors(self) -> Iterable[Violation]:
-        for failure in self._host.scheduler.failures:
-            yield Violation("thread", failure)
-        for entry in self._host.log:
-            if entry.level >= _ERROR and entry.event not in _EXPECTED_ERRORS:
-                yield Violation(
-                    "error", f"{entry.process} logged {entry.event}: {entry.error or entry.extra}"
-                )
-
-    def _unaccounted(self) -> Iterable[Violation]:
-        """In the last log line, each received message has a verdict, or is on disk. A live ledger is balanced."""
-        for at_ns, unaccounted in self._host.unaccounted_readings[:1]:
-            text = f"{unaccounted} messages at {at_ns / 1e9:.3f} s, {len(self._host.unaccounted_readings)} readings"
-            yield Violation("unaccounted live", text)
-        for run, line in self._ordered_runs():
-            ledger: Mapping[str, int] = line.extra["ledger"]
-            verdicts = sum(n for name, n in ledger.items() if name not in ("received", "queued"))
-            if ledger["received"] - verdicts - ledger["queued"]:
-                yield Violation("unaccounted", f"{run.process.name}: ledger {dict(ledger)}")
-            if ledger["queued"] != line.extra["persisted"]:
-                text = f"{run.process.name}: {ledger['queued']} queued, {line.extra['persisted']} on disk"
-                yield Violation("queued at the end", text)
 
     def _losses(self) -> Iterable[Violation]:
         dead_letters = self._dead_letters()
@@ -319,11 +241,9 @@ class Oracle:
 
     def _left(self) -> Iterable[Violation]:
         """What was refused is tried again: with working links, a stop finds nothing that waits."""
-        records = self._host.disk.stores.get(str(STATE_DIR / DIRECTORY), {})
-        numbers = sorted(key for key in records if key != _FIRST_NUMBER)[self._host.letters_before_stop :]
-        letters = [decode_letter(number, records[number])[1] for number in numbers]
         excused = self._excused()
-        letters = [each for each in letters if wire_id(each.message.id) not in excused]
+        stored = self._stored_letters(self._host.letters_before_stop)
+        letters = [each for each in stored if wire_id(each.message.id) not in excused]
         returned = self._returned()
         left = sum(not _is_expected(each, returned) for each in letters)
         if left > 0 and not self._host.disk.was_refusing:

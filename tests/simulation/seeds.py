@@ -5,15 +5,29 @@ import gc
 import os
 from typing import Any
 
-from tests.simulation.story import generate, run
+from tests.simulation import story
+from tests.simulation.someip import stories as someip_stories
+from tests.simulation.story import Result, Story
 
 
-def run_chunk(seeds: range) -> list[tuple[int, list[str]]]:
+def story_of(seed: int, *, someip: bool) -> Story:
+    """The story of a seed; with a SOME/IP network it is another one."""
+    return someip_stories.generate(seed) if someip else story.generate(seed)
+
+
+def run(told: Story) -> Result:
+    """Run a story of any kind."""
+    return story.run(told) if told.config.someip is None else someip_stories.run(told)
+
+
+def run_chunk(seeds: range, *, someip: bool = False) -> list[tuple[int, list[str]]]:
     """The kinds of violations of each seed."""
     gc.disable()  # its moments are no part of the story, and cost a tenth
     if not gc.get_freeze_count():
         gc.freeze()  # the modules; once, as what ends after a freeze is never collected
-    outcomes = [(seed, [each.kind for each in run(generate(seed)).violations]) for seed in seeds]
+    outcomes = [
+        (seed, [each.kind for each in run(story_of(seed, someip=someip)).violations]) for seed in seeds
+    ]
     gc.enable()
     gc.collect()
     return outcomes

@@ -11,7 +11,8 @@ from typing import Any, Final, NamedTuple
 
 from tests.simulation.disk import SimDisk
 from tests.simulation.host import DRAIN_S, INSIDE, OUTSIDE, HostConfig, SimHost, simulated
-from tests.simulation.oracle import Oracle, Violation
+from tests.simulation.host_oracle import Violation
+from tests.simulation.oracle import Oracle
 from tests.simulation.scheduler import NS_PER_MS, NS_PER_S, Scheduler, SimulationStuck
 from tests.simulation.world import LATE_TOPICS, NOTICES, SHARED, TOPICS, World
 from tests.simulation.zenoh_link import LEASE_NS, LinkSizes
@@ -451,11 +452,13 @@ def run(story: Story) -> Result:
     return Result(violations, notes, *counts, hash(history))
 
 
-def shrink(story: Story, kinds: Sequence[str], limit: int = 60) -> Story:
+def shrink(
+    story: Story, kinds: Sequence[str], limit: int = 60, run_story: Callable[[Story], Result] = run
+) -> Story:
     """The same story with fewer steps, in which a violation of one of `kinds` still occurs."""
 
     def fails(candidate: Story) -> bool:
-        return any(each.kind in kinds for each in run(candidate).violations)
+        return any(each.kind in kinds for each in run_story(candidate).violations)
 
     tries = 0
     is_shorter = True
