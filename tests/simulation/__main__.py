@@ -17,7 +17,6 @@ from multiprocessing import get_context
 from tests.simulation.known_stories import STORIES
 from tests.simulation.seeds import run, run_chunk, story_of, use_core, use_next_core
 from tests.simulation.someip import known_stories as someip_stories
-from tests.simulation.someip.stories import run as run_someip
 from tests.simulation.story import Result, Story, shrink
 
 _CHUNK = 25
@@ -86,8 +85,6 @@ def _tell_known() -> int:
     """Print one line for each known story: its violations, or "holds"."""
     stories = {**STORIES, **someip_stories.STORIES}
     outcomes = {name: run(story).violations for name, story in stories.items()}
-    for name, story in someip_stories.OPEN_DEFECTS.items():
-        outcomes[name] = run_someip(story, judges_open_defects=True).violations
     for name, violations in outcomes.items():
         print(f"{name}: {'; '.join(f'{each.kind}: {each.text}' for each in violations) or 'holds'}")
     return 0

@@ -13,7 +13,6 @@ import pytest
 
 from tests.simulation.known_stories import STORIES
 from tests.simulation.mutations import MUTATIONS
-from tests.simulation.someip.known_stories import OPEN_DEFECTS
 from tests.simulation.someip.known_stories import STORIES as SOMEIP_STORIES
 from tests.simulation.someip.mutations import SOMEIP_MUTATIONS
 
@@ -42,12 +41,6 @@ def known() -> Mapping[str, str]:
 
 @pytest.mark.parametrize("name", [*STORIES, *SOMEIP_STORIES])
 def test_a_known_story_holds(name: str, known: Mapping[str, str]) -> None:
-    assert known[name] == "holds"
-
-
-@pytest.mark.xfail(reason="not mended yet", strict=True)
-@pytest.mark.parametrize("name", OPEN_DEFECTS)
-def test_an_open_defect_is_mended(name: str, known: Mapping[str, str]) -> None:
     assert known[name] == "holds"
 
 

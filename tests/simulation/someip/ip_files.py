@@ -173,8 +173,6 @@ class SimKernel:
         self.files: dict[int, SimFile] = {}
         self.on_sent: OnMessage = lambda data, address: None
         self.on_read: OnMessage = lambda data, address: None
-        self.on_left_behind: Callable[[bytes], None] = lambda message: None
-        """Gets each message of a closed connection that the kernel still sends."""
         self.dropped_until_read: Counter[Process] = Counter()
         """As `dropped`, until the last read of each socket."""
         self.dropped: Counter[Process] = Counter()

@@ -203,7 +203,6 @@ class SimSocket(SimFile):
         taken = self.tcp.write(data)
         for message in self._writer.feed(bytes(data[:taken])):
             self.kernel.on_sent(message, self.tcp.remote)
-            self.tcp.note_message(message)
         return taken
 
     def sendall(self, data: bytes | memoryview) -> None:
@@ -271,8 +270,6 @@ class SimSocket(SimFile):
             self.listener.close()
         if self.tcp is not None:
             if self._lingers:
-                for _, message in () if self.tcp.is_over else self.tcp.unacked_messages:
-                    self.kernel.on_left_behind(message)
                 self.tcp.close()
             else:
                 self.tcp.reset()

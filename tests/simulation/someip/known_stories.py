@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SOME/IP stories that must hold, and stories of defects that are known and not mended yet.
-
-An open defect is judged in its own story only. When it is mended, its story belongs to `STORIES`.
-"""
+"""SOME/IP stories that must hold: rare situations, and mended defects."""
 
 import errno
 from collections.abc import Mapping
@@ -72,12 +69,8 @@ STORIES: Final[Mapping[str, Story]] = {
         ),
         _CONFIG,
     ),
-}
-
-OPEN_DEFECTS: Final[Mapping[str, Story]] = {
-    # `TcpConnection.close_unconfirmed` closes the socket in order, and the kernel goes on sending what is not
-    # acknowledged. It arrives after what the next connection has sent. Callers have got UNAVAILABLE for these calls.
-    "a closed connection still sends calls after newer ones": Story(
+    # The kernel of a closed connection went on sending. Callers had got UNAVAILABLE for these calls.
+    "a closed connection sends no calls after newer ones": Story(
         58, (_publish(0, "call tcp", 150, 40_000), Step(500, "cable", (ECU_A.ip, 7_000))), _CONFIG
     ),
 }

@@ -20,6 +20,12 @@ class Mutation(NamedTuple):
 
 SOMEIP_MUTATIONS: Final = (
     Mutation(
+        "a connection with messages that are sent again is closed in order",
+        f"{_SOMEIP}/io/tcp_connection.py",
+        "            close_with_reset(self.socket)",
+        "            self.socket.close()",
+    ),
+    Mutation(
         "datagrams that the kernel dropped are not counted",
         f"{_SOMEIP}/io/udp.py",
         "    return int(_MEMINFO.unpack(info)[_DROPS]) if",

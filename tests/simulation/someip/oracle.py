@@ -57,11 +57,8 @@ class SomeipOracle(HostOracle):
         host: SimHost,
         kinds: Collection[str],
         faults: list[Fault],
-        *,
-        judges_open_defects: bool = False,
     ) -> None:
         super().__init__(host, kinds)
-        self._open_defects = frozenset[Key]() if judges_open_defects else world.left_behind
         self._world = world
         self._network_faults = faults
         self._acks: dict[tuple[str, int, Process], list[int]] = {}
@@ -249,7 +246,7 @@ class SomeipOracle(HostOracle):
             for key in arrivals:
                 flow = FLOWS[key[0]]
                 is_judged = flow.protocol == TCP or flow.kind == "in" or arrivals is self._world.on_wire
-                if not is_judged or key not in places or key in self._open_defects:
+                if not is_judged or key not in places:
                     continue
                 stream = key[0], self._world.taken[key].process
                 if places[key] < last.get(stream, -1):

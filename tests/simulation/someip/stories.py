@@ -265,8 +265,8 @@ class _SomeipActor:
             vars(each).clear()
 
 
-def run(story: Story, *, judges_open_defects: bool = False) -> Result:
-    """Run a story with a SOME/IP network; with defects of the product that are not mended yet, if asked for."""
+def run(story: Story) -> Result:
+    """Run a story with a SOME/IP network."""
     scheduler = Scheduler(story.seed, story.interrupt_every)
     actor = _SomeipActor(story, scheduler)
     for step in story.steps:
@@ -278,8 +278,7 @@ def run(story: Story, *, judges_open_defects: bool = False) -> Result:
         except SimulationStuck as error:
             violations.append(Violation("stuck", str(error)))
         kinds = {step.kind for step in story.steps if step.kind != "publish"}
-        evidence = actor.world, actor.host, kinds, actor.faults
-        violations += SomeipOracle(*evidence, judges_open_defects=judges_open_defects).judge()
+        violations += SomeipOracle(actor.world, actor.host, kinds, actor.faults).judge()
     world, notes = actor.world, dict(actor.network.notes)
     history = scheduler.now_ns, scheduler.switches, tuple(map(tuple, world.received.values()))
     counts = scheduler.switches, len(world.sent), len(world.received)

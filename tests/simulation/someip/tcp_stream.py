@@ -62,8 +62,6 @@ class TcpSocket:
         """The errno of the end of the connection, until it is read."""
         self.acked = 0
         """Bytes that the other kernel has acknowledged; the SYN of the end that connects counts as one."""
-        self.unacked_messages: deque[tuple[int, bytes]] = deque()
-        """Messages that the process has written: the offset behind each in the stream. `note_message` adds them."""
         self.received = bytearray()
         self.arrivals: deque[tuple[int, int]] = deque()
         """Of unread bytes: the offset behind them in the stream, and the time of their arrival."""
@@ -73,7 +71,6 @@ class TcpSocket:
         self.keeps_alive = False
         self._probe_ns = _KEEPALIVE_NS
         self.on_ready: Callable[[], None] = lambda: None
-        self._written_total = self._acked_total = 0
         self._unsent = bytearray()
         self._in_flight = b""
         self._is_sending = False
@@ -162,14 +159,9 @@ class TcpSocket:
             raise error_of(errno.EAGAIN)
         if not self._unsent and not self._in_flight:
             self._last_progress_ns = self.host.network.scheduler.now_ns
-        self._written_total += taken
         self._unsent += data[:taken]
         self._pump()
         return taken
-
-    def note_message(self, message: bytes) -> None:
-        """Note that a message ends here, or before the last bytes: for the oracle."""
-        self.unacked_messages.append((self._written_total, message))
 
     def shut_down(self) -> None:
         """No more data follows."""
@@ -245,9 +237,6 @@ class TcpSocket:
             network.scheduler.call_after(self._pause_ns, self._on_ack)
             return
         self.acked += len(self._in_flight)
-        self._acked_total += len(self._in_flight)
-        while self.unacked_messages and self.unacked_messages[0][0] <= self._acked_total:
-            self.unacked_messages.popleft()
         self._in_flight = b""
         self._is_sending = False
         self._pause_ns = _FIRST_PAUSE_NS

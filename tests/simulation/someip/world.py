@@ -89,7 +89,6 @@ class SomeipWorld:
         self._networks = networks
         self._ids = UuidSource(scheduler.wall_ms, scheduler.rng.getrandbits)
         kernel.on_sent, kernel.on_read = self._on_streamer_sent, self._on_streamer_read
-        kernel.on_left_behind = self._on_left_behind
         self.ecus = {each.ip: Ecu(ip_network.add_host(each.ip), each, self._on_ecu) for each in ECUS}
         self.inside = SimApp(networks[INSIDE], "the application inside", self._on_inside)
         self.outside = SimApp(networks[OUTSIDE], "the application outside", self._on_outside)
@@ -109,8 +108,6 @@ class SomeipWorld:
         """How many responses a caller received; error responses included."""
         self.answered: set[Key] = set()
         """The calls of an ECU whose response a streamer gave to its kernel."""
-        self.left_behind: set[Key] = set()
-        """Messages that a closed connection still sent: see `known_stories.py`."""
         self.unserved: list[str] = []
         """What did not work again after all faults."""
         self.acks: list[Subscription] = []
@@ -221,11 +218,6 @@ class SomeipWorld:
         key = identity_in(message.payload)
         if key is not None and FLOWS[key[0]].kind in ("out", "call"):
             self.on_wire.setdefault(key, []).append(now_ns)
-
-    def _on_left_behind(self, message: bytes) -> None:
-        key = identity_in(decode_message(message).payload)
-        if key is not None:
-            self.left_behind.add(key)
 
     def _on_streamer_read(self, data: bytes, sender: IpAddress) -> None:
         message = decode_message(data)

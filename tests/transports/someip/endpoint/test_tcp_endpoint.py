@@ -193,6 +193,22 @@ def test_a_call_waits_for_the_connection_and_leaves_nothing_open_meanwhile(bench
     assert read_messages(connection, 1)[0].method == 0x000B
 
 
+def test_messages_wait_for_the_connections_of_an_endpoint_that_is_not_open_yet() -> None:
+    """A durable queue sends what it restored so early."""
+    with ExitStack() as stack:
+        bench = Bench(stack)
+        (subscription,) = [each for each in bench.endpoint.subscriptions() if each.topic == DOOR]
+        with pytest.raises(RouteUnavailable):
+            bench.endpoint.transmitter(subscription.subscriber)(bench.event(DOOR))
+        with pytest.raises(RouteUnavailable) as refused:
+            bench.endpoint.send(bench.call(METHOD))
+        bench.endpoint.open()
+        connection = bench.ecu.accept()
+        assert bench.opened.get(timeout=WITHIN_S) == refused.value.route
+        bench.endpoint.send(bench.call(METHOD))
+        assert read_messages(connection, 1)[0].method == 0x000B
+
+
 # [utest->RPC-326]
 def test_calls_fail_when_the_connection_of_their_responses_closes(
     bench: Bench,

@@ -150,16 +150,16 @@ class TcpConnection:
         return chunk
 
     def close_unconfirmed(
-        self, *, all_read: bool, is_sent_again: Callable[[SentMessage], bool]
+        self, *, all_read: bool, must_not_arrive_late: Callable[[SentMessage], bool]
     ) -> list[SentMessage]:
         """Close; returns the unconfirmed messages, in order. `all_read` as in `UnackedWindow.unconfirmed`.
 
-        If one `is_sent_again`, the connection is reset: else the kernel would send it after newer messages.
+        If one of them `must_not_arrive_late`, the connection is reset: else the kernel would go on sending it.
         """
         self.closed = True
         self.partial_write = None
         unconfirmed = self.window.unconfirmed(self._acked_offset(), all_read=all_read)
-        if any(map(is_sent_again, unconfirmed)):
+        if any(map(must_not_arrive_late, unconfirmed)):
             close_with_reset(self.socket)
         else:
             self.socket.close()

@@ -129,7 +129,7 @@ class TcpConnections:
             left_s = max(1, until_ns - self._monotonic_ns()) / _NS_PER_S
             if not each.shut_down(left_s):
                 self._peers.dropped += 1
-            each.close_unconfirmed(all_read=True, is_sent_again=lambda _: False)
+            each.close_unconfirmed(all_read=True, must_not_arrive_late=lambda _: False)
         self._connections.clear()
         self._peers.close()
         if self._acceptor.fd is not None:

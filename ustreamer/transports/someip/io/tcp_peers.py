@@ -239,7 +239,9 @@ class TcpPeers:
         `others`: connections of the same host. `all_read` as in `UnackedWindow.unconfirmed`.
         """
         with self._lock:
-            unconfirmed = connection.close_unconfirmed(all_read=all_read, is_sent_again=_is_sent_again)
+            unconfirmed = connection.close_unconfirmed(
+                all_read=all_read, must_not_arrive_late=_must_not_arrive_late
+            )
             for sent_message in reversed(self._with_deadlines(unconfirmed)):
                 peer = sent_message.peer
                 if isinstance(peer, TcpPeer) and peer.keep_connected:
@@ -271,6 +273,7 @@ class TcpPeers:
                 self._remove(peer)
 
 
-def _is_sent_again(sent_message: SentMessage) -> bool:
-    """Whether the message waits for the next connection of its peer."""
-    return isinstance(sent_message.peer, TcpPeer) and sent_message.peer.keep_connected
+def _must_not_arrive_late(sent_message: SentMessage) -> bool:
+    """Whether the message waits for the next connection of its peer, or its caller gets UNAVAILABLE."""
+    peer = sent_message.peer
+    return isinstance(peer, TcpPeer) and (peer.keep_connected or peer.outbound)
