@@ -14,7 +14,7 @@ import pytest
 from tests.transports.someip.tcp_rig import WITHIN_S, RestartableService, is_closed, read_messages
 from tests.waiting import wait_until
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
-from ustreamer.transport_port import EndpointContext, RouteUnavailable
+from ustreamer.transport_port import EndpointContext, RouteUnavailable, Unconfirmed
 from ustreamer.transports.someip.config import SomeipEndpoint
 from ustreamer.transports.someip.endpoint.transport import SomeipTransport
 from ustreamer.transports.someip.io.tcp_connection import close_with_reset
@@ -324,6 +324,17 @@ def test_a_receiver_gets_each_event_over_its_configured_protocol(bench: Bench) -
     (got,) = read_messages(client, 1)
     assert (got.method, got.payload) == (0x8001, b"open")
     assert bench.udp.recv(100)[16:] == b"shut"
+
+
+def test_a_stop_counts_messages_that_wait_to_be_sent_again() -> None:
+    with ExitStack() as stack:
+        bench = Bench(stack, tcp={"retransmit_ms": 60_000})
+        bench.endpoint.open()
+        client = bench.client()
+        bench.deliver(bench.event(DOOR, b"open"))
+        close_with_reset(client)  # as a killed receiver
+        wait_until(lambda: bench.statistic("tcp_waiting") == 1)
+        assert bench.endpoint.finish() == Unconfirmed(forgotten=1)
 
 
 def test_an_unknown_host_cannot_connect(bench: Bench) -> None:

@@ -28,6 +28,7 @@ from ustreamer.transport_port import (
     PeerTransport,
     ReceivingThread,
     SubscriberEnded,
+    Unconfirmed,
 )
 from ustreamer.transports.someip.config import EventConfig, ServiceConfig, SomeipEndpoint, added_services
 from ustreamer.transports.someip.discovery.service_registry import ServiceRegistry
@@ -386,6 +387,15 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         self._receive_loop.stop()
         for response in self._exchange.abort_calls():
             self._inbound.deliver(response)
+
+    def finish(self) -> Unconfirmed:
+        """Count the messages that wait to be sent again over TCP: a stop opens no connection."""
+        own = () if self._connections is None else (self._connections,)
+        return Unconfirmed(
+            forgotten=sum(
+                each.unsent_count for each in (*own, *(port.connections for port in self._service_ports))
+            )
+        )
 
     def close(self) -> None:
         self._closed = True

@@ -200,6 +200,11 @@ class TcpConnections:
         """
         self._peers.send(data, address, deadline_ns, resend_if_unread=resend_if_unread)
 
+    @property
+    def unsent_count(self) -> int:
+        """The messages that wait for the next connections."""
+        return self._peers.unsent_count
+
     def unsent_messages(self, address: TcpAddress) -> list[bytes]:
         """The messages that wait for the next connection with `address`."""
         return self._peers.unsent_messages(address)
