@@ -141,7 +141,7 @@ class Ecu:
         self._streams.clear()
 
     def cut_power(self) -> None:
-        """The machine ends at once, and no peer is informed."""
+        """The machine loses its power: no peer is informed."""
         if self.is_running:
             self.killed_ns.append(self.scheduler.now_ns)
             self._forget()

@@ -5,7 +5,7 @@ from typing import Final
 
 import pytest
 
-from tests.transports.zenoh.test_link_monitor import MS, Kernel, connect_kernel, event, monitor_of
+from tests.transports.zenoh.test_link_monitor import CLOSE, MS, Kernel, connect_kernel, event, monitor_of
 from ustreamer.transports.zenoh import link_monitor
 from ustreamer.transports.zenoh.absent_nodes import AbsentNodes, SentTotals
 from ustreamer.transports.zenoh.connected_node import NodeLoss
@@ -118,6 +118,8 @@ def test_a_pause_of_less_than_most_of_a_lease_is_no_freeze(one: Nodes) -> None:
 
 def test_a_stop_just_after_a_freeze_reports_what_a_closed_connection_lost(one: Nodes) -> None:
     one.freeze(FREEZE_MS)
+    one.links._sample_nodes(one.now_ms * MS)
+    one.kernels["one"].receive(CLOSE)
     one.kernels["one"].ended = True
     one.links.hold_links()
     assert [each.begin_ns <= START_MS * MS for each in one.links.unconfirmed_spans()] == [True]
@@ -225,16 +227,16 @@ def returned(absent: AbsentNodes, at_ms: int) -> list[tuple[str, float]]:
 def test_a_node_that_is_absent_for_longer_than_a_minute_is_forgotten(absent: AbsentNodes) -> None:
     for zid in ("one", "two"):
         absent.add(zid, loss(5_000, 1_000), has_others=True)
-    absent.on_connected("one", 65_000 * MS, has_others=True)
-    absent.on_connected("two", 65_001 * MS, has_others=True)
+    absent.on_connected("one", 65_000 * MS)
+    absent.on_connected("two", 65_001 * MS)
     assert returned(absent, 70_000) == [("one", 1_000)]
 
 
 def test_a_node_that_is_lost_again_at_once_was_lost_since_its_first_loss(absent: AbsentNodes) -> None:
     absent.add("one", loss(5_000, 1_000), has_others=True)
-    absent.on_connected("one", 6_000 * MS, has_others=True)
+    absent.on_connected("one", 6_000 * MS)
     absent.add("one", loss(6_100, 6_050), has_others=False)
-    absent.on_connected("one", 7_000 * MS, has_others=False)
+    absent.on_connected("one", 7_000 * MS)
     assert returned(absent, 8_000) == [("one", 1_000)]
 
 
@@ -244,7 +246,7 @@ def test_with_an_unknown_time_a_node_was_lost_for_a_lease_at_most(
 ) -> None:
     unknown = NodeLoss(30_000 * MS, 0, is_receiver_gone=True, acked_ns=acked_ms * MS)
     absent.add("one", unknown, has_others=True)
-    absent.on_connected("one", 31_000 * MS, has_others=True)
+    absent.on_connected("one", 31_000 * MS)
     assert returned(absent, 32_000) == [("one", since_ms)]
 
 
@@ -252,7 +254,7 @@ def test_64_absent_nodes_are_remembered(absent: AbsentNodes) -> None:
     for number in range(65):
         absent.add(f"{number}", loss(5_000 + number, 1_000), has_others=True)
     for number in range(65):
-        absent.on_connected(f"{number}", 6_000 * MS, has_others=True)
+        absent.on_connected(f"{number}", 6_000 * MS)
     assert returned(absent, 7_000) == [(f"{number}", 1_000) for number in range(1, 65)]
 
 
@@ -263,7 +265,7 @@ def test_at_a_stop_those_are_absent_that_may_return_and_missed_what_others_recei
     absent.add("may return", loss(5_000, 1_000), has_others=True)
     absent.add("was alone", loss(5_000, 1_000), has_others=False)
     absent.add("has returned", loss(5_000, 1_000), has_others=True)
-    absent.on_connected("has returned", 5_100 * MS, has_others=True)
+    absent.on_connected("has returned", 5_100 * MS)
     absent._absent["was alone"].has_others = False
     assert [each.zid for each in absent.pop_all(6_000 * MS)] == ["has returned", "may return"]
     assert absent.pop_all(6_000 * MS) == []

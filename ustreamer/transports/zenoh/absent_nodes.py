@@ -75,7 +75,7 @@ class AbsentNodes:
             if now_ns - each.loss.at_ns > ABSENT_NS or len(self._absent) >= _MAX_NODES:
                 del self._absent[each.zid]
 
-    def on_connected(self, zid: str, now_ns: int, *, has_others: bool) -> None:
+    def on_connected(self, zid: str, now_ns: int) -> None:
         """A node has connected. If it was lost, it had not left."""
         node = self._absent.pop(zid, None)
         for each in self._absent.values():
@@ -84,7 +84,6 @@ class AbsentNodes:
             return
         node.loss.set_not_left()
         node.since_ns = min(node.since_ns, self._missed_since_ns(node.loss))
-        node.has_others |= has_others
         node.returned_ns = now_ns
         if node.has_others:
             self._returned[zid] = node

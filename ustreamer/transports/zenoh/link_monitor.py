@@ -275,7 +275,7 @@ class LinkMonitor:
             self._losses[-1].until_ns = now_ns
         is_router = event.transport.whatami == zenoh.WhatAmI.ROUTER
         if joined and not node[1]:
-            self._absent.on_connected(node[0], now_ns, has_others=bool(self._nodes))
+            self._absent.on_connected(node[0], now_ns)
         if not joined:
             self._nodes[node].release()
         self._nodes[node] = ConnectedNode(now_ns, is_router=is_router, lease_ns=self._lease_ns)
@@ -594,7 +594,6 @@ class LinkMonitor:
     def hold_links(self) -> None:
         """Keep the sockets of live nodes open. Call before the session closes, and `unconfirmed_spans` after it."""
         now_ns = self._monotonic_ns()
-        self._detect_freeze(now_ns)
         for (zid, _), node in tuple(self._nodes.items()):
             if node.link is None:
                 self._find_link(zid, node)
