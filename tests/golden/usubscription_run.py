@@ -72,7 +72,8 @@ class _Rig:
         others = UUri("device3", 0, ANY_VERSION, ANY_RESOURCE)
         for sink in (entities, others, None):
             self.client.register_listener(ANY, sink, self._received.put)
-        self._ids = UuidSource(self.time.clock().wall_ms, lambda _: 9)
+        self._ids = UuidSource(self.time.clock().wall_ms)
+        self._call_ids = UuidSource(self.time.clock().wall_ms, lambda _: 9)
         context = PluginContext(
             OWN,
             (OWN, "device2"),
@@ -95,10 +96,14 @@ class _Rig:
         version: int = 3,
         payload_format: UPayloadFormat = UPayloadFormat.PROTOBUF,
     ) -> list[UMessage]:
-        """Call a method, and note all that the service sends for it."""
+        """Call a method, and note all that the service sends for it, and before it what has become due."""
         data = payload if isinstance(payload, bytes) else payload.SerializeToString()
-        asked = self._request(UUri(OWN, 0, version, method), data, caller, payload_format)
-        return self._note(name, self._receive_response(asked) + self._receive_rest())
+        self.time.advance(ms=200)
+        due = self._receive_rest()
+        asked = self._request(UUri(OWN, 0, version, method), data, caller, payload_format, self._call_ids)
+        self._note(name, found := due + self._receive_response(asked) + self._receive_rest())
+        self.time.advance(ms=400)
+        return found
 
     def _request(
         self,
@@ -106,9 +111,9 @@ class _Rig:
         data: bytes = b"",
         caller: UUri = APP,
         payload_format: UPayloadFormat = UPayloadFormat.PROTOBUF,
+        ids: UuidSource | None = None,
     ) -> UMessage:
-        self.time.advance(ms=200)
-        asked = request(self._ids.next(), caller, sink, data, payload_format, ttl=5_000)
+        asked = request((ids or self._ids).next(), caller, sink, data, payload_format, ttl=5_000)
         self.client.send(asked)
         return asked
 
@@ -120,23 +125,28 @@ class _Rig:
         return found
 
     def _receive_rest(self) -> list[UMessage]:
-        """What follows the last response: updates, and calls of other devices. Two queries come behind them."""
+        """What follows the last response: updates, and calls of other devices. Two queries come behind them.
+
+        The service may still work behind its response to the second query. So the time moves before a query only:
+        what becomes due then is sent before the response to the query, however fast the service is.
+        """
         found = list[UMessage]()
         for _ in range(2):
             found += self._receive_response(self._request(UUri(OWN, 0, 3, 3)))[:-1]
         return found
 
-    def _note(self, name: str, found: list[UMessage]) -> list[UMessage]:
+    def _note(self, name: str, found: list[UMessage]) -> None:
         self.frames += numbered(name, map(_as_bytes, found))
-        return found
 
     def grant(self, name: str, requests: list[UMessage], answer: Message) -> None:
         """Answer the requests to another device."""
+        self.time.advance(ms=200)
         for each in requests:
             if each.attributes.type is UMessageType.REQUEST:
                 data = answer.SerializeToString()
                 self.client.send(response(self._ids.next(), each, data, UPayloadFormat.PROTOBUF))
         self._note(name, self._receive_rest())
+        self.time.advance(ms=200)
 
 
 def _as_bytes(message: UMessage) -> bytes:
