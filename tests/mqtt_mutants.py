@@ -62,7 +62,9 @@ MUTATIONS: Final[Mapping[str, Mutation]] = {
         "",
         UNCHANGED,
     ),
-    "RoundsTheTtl": Mutation("properties.py", "    if ttl and ttl % 1000:", "    if False:", UNCHANGED),
+    "RoundsTheTtl": Mutation(
+        "properties.py", "    if ttl and (ttl % 1000 or is_less):", "    if False:", UNCHANGED
+    ),
     "DropsThePriority": Mutation("properties.py", "    if attributes.priority:", "    if False:", UNCHANGED),
     "DropsThePermissionLevel": Mutation(
         "properties.py",

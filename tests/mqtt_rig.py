@@ -188,3 +188,17 @@ def plain_client(
         yield client
     finally:
         client.close()
+
+
+def read_packets(connection: socket.socket) -> Iterator[tuple[int, bytes]]:
+    """First byte and content of each packet, until the end of the connection."""
+    with connection.makefile("rb") as stream:
+        while head := stream.read(1):
+            length = shift = 0
+            while True:
+                (byte,) = stream.read(1)
+                length |= (byte & 0x7F) << shift
+                shift += 7
+                if byte < 0x80:
+                    break
+            yield head[0], stream.read(length)

@@ -13,6 +13,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.exception import MQTTException
@@ -22,8 +23,9 @@ from ustreamer_mqtt.config import MqttEndpoint, MqttTls
 from ustreamer_mqtt.receiver import receipt_id
 from ustreamer_mqtt.transport import MqttTransport
 
-from tests.mqtt_rig import Mosquitto, needs_mosquitto, plain_client
+from tests.mqtt_rig import Mosquitto, needs_mosquitto, plain_client, read_packets
 from tests.waiting import DEADLINE_S, wait_until
+from ustreamer.core.base.clock import Clock
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.testing.mailbox import Mailbox
 from ustreamer.testing.messages import ALPHA, BETA, REMOTE_CLIENT, TOPIC, four_messages, new_id
@@ -43,11 +45,11 @@ def client_id() -> str:
     return f"test-{next(_numbers)}"
 
 
-def endpoint(url: str, authority: str = BETA, **keys: Any) -> MqttTransport:
+def endpoint(url: str, authority: str = BETA, clock: Clock = SYSTEM_CLOCK, **keys: Any) -> MqttTransport:
     """Not yet open."""
     section = {"authorities": ("*",), "client_id": client_id(), **keys}
     config = MqttEndpoint(transport="mqtt", broker=url, **section)
-    return MqttTransport(config, EndpointContext("net", authority, SYSTEM_CLOCK))
+    return MqttTransport(config, EndpointContext("net", authority, clock))
 
 
 @contextmanager
@@ -171,9 +173,45 @@ def test_an_unsubscription_is_sent_at_once(broker: Mosquitto, monkeypatch: pytes
         wait_until(lambda: transport._connection._turns > turns)
 
 
+def tolerant_client(reports: list[Any]) -> TolerantClient:
+    return TolerantClient(
+        reports.append,
+        lambda mid, reason: reports.append((mid, reason)),
+        CallbackAPIVersion.VERSION2,
+        protocol=MQTTProtocolVersion.MQTTv5,
+    )
+
+
+@pytest.mark.parametrize(
+    ("packet", "reported"),
+    [
+        (b"\x00\x07\x95", (7, 0x95)),  # a reason that MQTT has for other packets
+        (b"\x00\x07\x00\x06\x1f\x00\x03\xef\xbb\xbf", (7, 0)),  # U+FEFF in the reason string
+        (b"\x00\x07\x00\xff", (7, 0)),  # properties without an end
+    ],
+)
+def test_a_puback_that_the_library_cannot_read_counts(packet: bytes, reported: tuple[int, int]) -> None:
+    reports: list[Any] = []
+    client = tolerant_client(reports)
+    client._in_packet["command"] = 0x40
+    client._in_packet["packet"] = bytearray(packet)
+    client._handle_pubackcomp("PUBACK")
+    assert reports == [reported]
+
+
+def test_a_puback_without_a_number_ends_the_connection() -> None:
+    reports: list[Any] = []
+    client = tolerant_client(reports)
+    client._in_packet["command"] = 0x40
+    client._in_packet["packet"] = bytearray(b"\x00")
+    with pytest.raises(MQTTException):
+        client._handle_pubackcomp("PUBACK")
+    assert reports == []
+
+
 def test_a_packet_without_a_number_ends_the_connection() -> None:
     reasons: list[str] = []
-    client = TolerantClient(reasons.append, CallbackAPIVersion.VERSION2, protocol=MQTTProtocolVersion.MQTTv5)
+    client = tolerant_client(reasons)
     client._in_packet["command"] = 0x32  # a PUBLISH with QoS 1
     client._in_packet["packet"] = bytearray(b"\x00\x09a")  # the topic has 9 bytes
     with pytest.raises(MQTTException, match="without a number"):
@@ -226,6 +264,22 @@ def test_between_devices_all_messages_of_two_authorities_share_a_topic(broker: M
         assert inbox.wait(4) == list(sent)
         assert {each.topic for each in other.wait(4)} == {f"{ALPHA}/{BETA}"}
     assert own.messages == []
+
+
+@pytest.mark.parametrize("code", [0x01, 0x1F, 0x7F, 0x85, 0xFDD0, 0xFFFE, 0x1FFFF])
+def test_a_text_that_a_broker_takes_as_malformed_is_refused_and_ends_no_connection(
+    broker: Mosquitto, code: int
+) -> None:
+    """mosquitto ends the connection with such a packet. After each reconnection it would be the first one."""
+    with opened(broker.url, ALPHA) as (transport, _):
+        good = publish(new_id(), TOPIC, b"good")
+        attributes = msgspec.structs.replace(good.attributes, token=f"a{chr(code)}b")
+        with pytest.raises(UStatusError, match=rf"token has the character U\+{code:04X}") as refused:
+            transport.send(UMessage(new_id(), attributes))
+        transport.send(good)
+        wait_until(lambda: transport.statistics()["confirmed"] == 1, "the next message")
+        assert transport.statistics()["connection_losses"] == 0
+    assert refused.value.code is UCode.INVALID_ARGUMENT
 
 
 # --- connecting -------------------------------------------------------------------------------------------------------
@@ -416,6 +470,94 @@ def test_what_a_killed_broker_did_not_acknowledge_arrives_after_its_restart(tmp_
     assert (counters["sent"], counters["confirmed"], counters["connection_losses"]) == (150, 150, 1)
 
 
+def test_what_expires_while_the_broker_is_away_is_not_sent_and_the_rest_has_less_time(
+    tmp_path: Path,
+) -> None:
+    skew_ns = 0
+    clock = Clock(
+        lambda: SYSTEM_CLOCK.monotonic_ns() + skew_ns, lambda: SYSTEM_CLOCK.wall_ms() + skew_ns // 1_000_000
+    )
+    with (
+        Mosquitto(tmp_path) as own,
+        plain_client(own.port, client_id(), ["#"]) as other,
+        opened(own.url, ALPHA, clock=clock, session_expiry_s=60) as (transport, _),
+    ):
+        own.save()
+        own.send_signal(signal.SIGSTOP)
+        sent = [
+            publish(new_id(), TOPIC, b"%d" % each, ttl=(5_000, 60_000, None)[each % 3]) for each in range(90)
+        ]
+        for each in sent:
+            transport.send(each)
+        own.kill()
+        wait_until(lambda: not transport.statistics()["links_now"], "the loss")
+        skew_ns = 20_000_000_000
+        own.start()
+        wait_until(lambda: transport.statistics()["unconfirmed_now"] == 0, "the acknowledgements")
+        counters = transport.statistics()
+        alive = [each for each in sent if each.attributes.ttl != 5_000]
+        received = other.wait(60)
+        assert [bytes(each.payload) for each in received] == [each.payload for each in alive]
+        for packet in received:
+            properties: Any = packet.properties
+            if int(packet.payload) % 3 == 1:
+                assert dict(properties.UserProperty)["6"] == "60000"
+                assert 30 <= properties.MessageExpiryInterval <= 40
+            else:
+                assert not hasattr(properties, "MessageExpiryInterval")
+    assert (counters["sent"], counters["confirmed"], counters["expired_unconfirmed"]) == (90, 60, 30)
+
+
+def test_a_resumed_session_gets_its_packet_ids_again_without_those_that_have_expired() -> None:
+    """MQTT-4.4.0-1: repeated PUBLISH packets have their packet ids, and DUP."""
+    skew_ns = 0
+    clock = Clock(lambda: SYSTEM_CLOCK.monotonic_ns() + skew_ns, SYSTEM_CLOCK.wall_ms)
+    sessions: list[list[tuple[int, int, bytes]]] = []
+    sent = [publish(new_id(), TOPIC, b"%d" % each, ttl=(5_000, 60_000, None)[each]) for each in range(3)]
+    expected = (3, 2)
+
+    def serve(server: socket.socket) -> None:
+        nonlocal skew_ns
+        for number, count_of_packets in enumerate(expected):
+            connection, _ = server.accept()
+            published: list[tuple[int, int, bytes]] = []
+            with connection:
+                for head, content in read_packets(connection):
+                    if head >> 4 == 1:  # CONNECT
+                        connection.sendall(b"\x20\x03" + bytes([number, 0, 0]))
+                    elif head >> 4 == 8:  # SUBSCRIBE
+                        connection.sendall(b"\x90\x05" + content[:2] + b"\0\x01\x01")
+                    elif head >> 4 == 3:
+                        at = 2 + int.from_bytes(content[:2], "big")
+                        published.append((head, int.from_bytes(content[at : at + 2], "big"), content))
+                        if len(published) == count_of_packets:
+                            break
+            skew_ns += 20_000_000_000
+            sessions.append(published)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=serve, args=(server,))
+        thread.start()
+        transport = endpoint(
+            f"mqtt://127.0.0.1:{server.getsockname()[1]}", ALPHA, clock=clock, session_expiry_s=60
+        )
+        try:
+            transport.open()
+            for each in sent:
+                transport.send(each)
+            wait_until(lambda: len(sessions) == 2, "both connections")
+        finally:
+            transport.close()
+            thread.join(10)
+    first, second = sessions
+    assert [head for head, _, _ in first] == [0x32] * 3
+    assert [(head, mid, content[-1:]) for head, mid, content in second] == [
+        (0x3A, mid, content[-1:]) for _, mid, content in first[1:]
+    ]
+    assert b"\x02" + (40).to_bytes(4, "big") in second[0][2]
+    assert transport.statistics()["expired_unconfirmed"] == 1
+
+
 def test_what_is_unconfirmed_at_a_stop_is_returned_in_order(tmp_path: Path) -> None:
     with Mosquitto(tmp_path) as own, opened(own.url, ALPHA) as (transport, _):
         own.send_signal(signal.SIGSTOP)
@@ -583,6 +725,20 @@ def test_a_message_above_the_limit_of_the_broker_is_refused_and_ends_no_connecti
         wait_until(lambda: transport.statistics()["confirmed"] == 1, "the largest message")
         assert transport.statistics()["connection_losses"] == 0
         assert size > 4_800
+
+
+def test_a_payload_above_the_limit_of_the_broker_is_refused_and_blocks_no_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It names no limit before. The reason in its PUBACK is not one that the library knows."""
+    with Mosquitto(tmp_path, ["message_size_limit 1000"]) as own, opened(own.url, ALPHA) as (transport, _):
+        for size in (1_001, 1_000):
+            transport.send(publish(new_id(), TOPIC, bytes(size)))
+        wait_until(lambda: transport.statistics()["confirmed"] == 1, "the next message")
+        counters = transport.statistics()
+    assert (counters["broker_refusals"], counters["connection_losses"], counters["connects"]) == (1, 0, 1)
+    reasons = [each.__dict__["reason"] for each in caplog.records if each.msg == "mqtt.message_refused"]
+    assert reasons == ["RESOURCE_EXHAUSTED (0x95)"]
 
 
 def test_the_broker_sends_no_packet_above_the_limit(broker: Mosquitto) -> None:

@@ -2,6 +2,7 @@
 """A streamer process between a broker, a Zenoh network and an ECU; the uEntity at the broker is not ours."""
 
 import json
+import os
 import signal
 import time
 from collections.abc import Iterator, Sequence
@@ -79,6 +80,13 @@ major = 1
 methods = [0x0001]
 remote = "127.0.0.1:{ecu}"
 """
+
+_EARLIER_VERSION: Final = """\
+import re
+from ustreamer_mqtt import properties
+properties._FORBIDDEN = re.compile("(?!)")
+"""
+"""It sends texts that MQTT forbids."""
 
 
 class MqttEntity:
@@ -294,8 +302,9 @@ def test_a_subscriber_at_the_broker_gets_its_rate(tmp_path: Path) -> None:
             number += 1
             time.sleep(0.002)
         wait_until(lambda: statistics(own.state)["ledger"]["received"] >= number, "all publications")
+        wait_until(lambda: len(cloud.received(topic)) >= 17, "the publications of a second")
         got = [float(each) for each in payloads(cloud.received(topic))]
-        assert 17 <= len(got) <= 23
+        assert len(got) <= 23
         assert sorted(got) == got
         assert sum(later - earlier < 0.03 for earlier, later in pairwise(got)) <= 3
         ledger = statistics(own.state)["ledger"]
@@ -402,6 +411,46 @@ def test_a_stop_while_the_broker_is_frozen_keeps_the_messages_on_disk(tmp_path: 
         cloud.client.close()
     assert (process.ledger["dead_lettered"], process.ledger["expired"]) == (0, 0)
     assert len(cloud.received(topic)) <= 120, "at most one copy of each"
+
+
+def test_a_message_on_disk_that_no_broker_accepts_is_a_dead_letter_and_blocks_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An earlier version has sent it and not got an acknowledgement, in one connection after another."""
+    cloud_keys = "durable = true\nsession_expiry_s = 600"
+    [backbone] = tcp_ports(1)
+    with Mosquitto(tmp_path) as broker, ExitStack() as stack:
+        config = write_config(tmp_path, broker.url, f'listen = ["tcp/127.0.0.1:{backbone}"]', cloud_keys)
+        with monkeypatch.context() as earlier:
+            (tmp_path / "sitecustomize.py").write_text(_EARLIER_VERSION, encoding="utf-8")
+            path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+            earlier.setenv("PYTHONPATH", path)
+            process = StreamerProcess(config).wait_ready()
+        stack.callback(process.kill)
+        cloud = MqttEntity(broker.port)
+        stack.callback(cloud.client.close)
+        state = tmp_path / "hpc.vin1"
+
+        def counters() -> dict[str, int]:
+            found: dict[str, int] = statistics(state)["endpoints"]["cloud"]
+            return found
+
+        with ZenohEntity(backbone, "hpc.vin1") as app:
+            topic = app.address.at(0x8001)
+            cloud.subscribe(topic)
+            poison = wire.Attributes(wire.new_id(), wire.PUBLISH, topic, priority=wire.CS1, token="\x01")
+            app.send_message(poison, b"poison")
+            app.publish(topic, b"good")
+            wait_until(lambda: counters()["connection_losses"] >= 2, "a second loss")
+            wait_until(lambda: counters()["spool_committed"] >= 2, "the messages on disk")
+        process.kill()
+        assert cloud.received(topic) == []
+        with StreamerProcess(config) as again:
+            assert payloads(cloud.wait(topic)) == [b"good"]
+            wait_until(lambda: statistics(state)["ledger"]["dead_lettered"] == 1, "the dead letter")
+            letters = json.loads(run_command("dead-letters", "ls", again.config, "--json").stdout)
+            assert counters()["connection_losses"] == 0
+    assert [each["reason"] for each in letters] == ["token has the character U+0001, which MQTT forbids"]
 
 
 def test_two_streamers_of_a_group_forward_each_message_once(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 
 import threading
 import time
+from typing import Any
 
 import pytest
 from ustreamer_mqtt.unconfirmed import OVERHEAD_BYTES, UnconfirmedMessages
@@ -13,20 +14,21 @@ from ustreamer.testing.durable_contract import RecordedSentStore
 from ustreamer.testing.messages import TOPIC, new_id
 from ustreamer.uprotocol.umessage import UMessage, publish
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
+from ustreamer.uprotocol.uuid import UUID
 
 COUNT = 20_000
 
 
 class Rig:
-    """A window, and a library that gives packet ids from 1."""
+    """A window, and a library that gives packet ids from 1. The properties of a packet are the rest of its ttl in s."""
 
     def __init__(self, messages: int = 4, size: int = 1_000_000, receive_maximum: int = 2) -> None:
         self.clock = ManualClock()
         self.published: list[bytes] = []
+        self.properties: list[bytes] = []
+        self.changed: dict[int, bytes | None] = {}
         self.has_id = True
-        self.window = UnconfirmedMessages(
-            "net", messages, size, self.clock.clock().monotonic_ns, self.publish
-        )
+        self.window = UnconfirmedMessages("net", messages, size, self.clock.clock(), self, self.shorten)
         self.window.on_connack(receive_maximum, 1_000_000)
         self.window.on_up()
 
@@ -34,10 +36,25 @@ class Rig:
         if not self.has_id:
             return None
         self.published.append(payload)
+        self.properties.append(properties)
         return len(self.published)
 
-    def send(self, number: int, topic: str = "topic") -> UMessage:
-        message = publish(new_id(), TOPIC, b"%d" % number)
+    def change(self, mid: int, properties: bytes | None) -> None:
+        self.changed[mid] = properties
+
+    @staticmethod
+    def shorten(message: UMessage, left_s: int) -> bytes:
+        return b"%d" % left_s
+
+    def reconnect(self, receive_maximum: int = 2, max_packet_bytes: int = 1_000_000) -> bool:
+        """Whether the library must forget its messages."""
+        self.window.on_down()
+        must_forget = self.window.on_connack(receive_maximum, max_packet_bytes)
+        self.window.on_up()
+        return must_forget
+
+    def send(self, number: int, topic: str = "topic", ttl: int | None = None) -> UMessage:
+        message = publish(new_id(), TOPIC, b"%d" % number, ttl=ttl)
         self.window.send(message, topic, b"", may_wait=False)
         return message
 
@@ -284,6 +301,112 @@ def test_after_an_outage_nothing_of_a_refused_topic_is_sent_again() -> None:
     assert (rig.window.refused, rig.window.confirmed, rig.window.count) == (2, 1, 0)
 
 
+class EndingBroker:
+    """Ends the connection for each message of the topic `ending`, and acknowledges all before it."""
+
+    def __init__(self, rig: Rig) -> None:
+        self.rig = rig
+
+    def connection(self, seconds: float = 1.0, *, broker_ended: bool = True) -> list[bytes]:
+        """A connection that ends. Returns the messages it had."""
+        rig = self.rig
+        before = len(rig.published)
+        must_forget = rig.window.on_connack(4, 1_000_000)
+        repeated = [] if must_forget else [each.message.payload for each in self.on_wire.values()]
+        rig.window.on_up()
+        rig.clock.advance(s=seconds)
+        had = [*repeated, *rig.published[before:]]
+        rig.window.on_down(broker_ended=broker_ended)
+        return had
+
+    @property
+    def on_wire(self) -> dict[int, Any]:
+        return self.rig.window._on_wire
+
+
+def rig_with_a_message_that_ends_connections() -> EndingBroker:
+    rig = Rig(messages=8, receive_maximum=4)
+    for number, topic in enumerate(("ending", "allowed", "allowed", "ending", "allowed")):
+        rig.send(number, topic)
+    rig.window.on_down(broker_ended=True)
+    return EndingBroker(rig)
+
+
+def test_a_message_that_ends_each_connection_is_sent_alone_and_then_refused() -> None:
+    broker = rig_with_a_message_that_ends_connections()
+    rig = broker.rig
+    assert broker.connection() == [b"0", b"1", b"2", b"3"]
+    alone = 0
+    while not rig.window.avoided_topics:
+        assert broker.connection() == [b"0"]
+        alone += 1
+    assert (alone, rig.window.refused) == (9, 1)  # what waits; what was sent last is refused below
+    assert rig.window.on_connack(4, 1_000_000)
+    rig.window.on_up()
+    assert rig.published[-3:] == [b"1", b"2", b"4"]
+    assert rig.window.refused == 2
+    with pytest.raises(
+        UStatusError, match="ends each connection with a message of topic 'ending'.* again in"
+    ):
+        rig.send(5, "ending")
+    rig.acknowledge(*broker.on_wire)
+    assert (rig.window.confirmed, rig.window.count, rig.window.bytes) == (3, 0, 0)
+
+
+def test_a_message_is_not_refused_within_10_s_nor_after_few_connections() -> None:
+    quick, slow = rig_with_a_message_that_ends_connections(), rig_with_a_message_that_ends_connections()
+    for _ in range(50):
+        quick.connection(0.19)
+    for _ in range(2):
+        slow.connection(60)
+    assert (quick.rig.window.refused, slow.rig.window.refused) == (0, 0)
+    slow.connection(60)
+    assert slow.rig.window.avoided_topics == 1
+
+
+def test_connections_that_end_for_another_reason_refuse_nothing() -> None:
+    broker = rig_with_a_message_that_ends_connections()
+    for _ in range(50):
+        assert broker.connection(broker_ended=False) == [b"0", b"1", b"2", b"3"]
+    assert broker.rig.window.refused == 0
+
+
+def test_an_acknowledgement_shows_that_the_broker_takes_messages() -> None:
+    broker = rig_with_a_message_that_ends_connections()
+    rig = broker.rig
+    for _ in range(2):
+        broker.connection(60)
+    rig.window.on_connack(4, 1_000_000)
+    rig.window.on_up()
+    rig.acknowledge(*broker.on_wire)
+    assert rig.published[-4:] == [b"1", b"2", b"3", b"4"]  # no longer one by one
+    rig.window.on_down(broker_ended=True)
+    assert len(broker.connection(60)) == 4
+    assert rig.window.refused == 0
+
+
+def test_without_a_message_on_the_wire_no_message_is_to_blame() -> None:
+    rig = Rig()
+    for _ in range(10):
+        rig.window.on_down(broker_ended=True)
+        rig.clock.advance(s=60)
+        rig.window.on_connack(2, 1_000_000)
+        rig.window.on_up()
+    rig.send(0)
+    rig.send(1)
+    assert rig.published == [b"0", b"1"]
+    assert rig.window.avoided_topics == 0
+
+
+def test_an_attempt_without_an_answer_blames_no_message() -> None:
+    rig = Rig()
+    rig.send(0)
+    for _ in range(10):
+        rig.window.on_down(broker_ended=True)
+        rig.clock.advance(s=60)
+    assert rig.window.avoided_topics == 0
+
+
 def test_the_number_of_avoided_topics_is_bounded() -> None:
     rig = Rig(receive_maximum=1)
     for number in range(2_000):
@@ -303,3 +426,131 @@ def test_a_smaller_broker_refuses_half_of_a_full_window_in_linear_time() -> None
     assert rig.window.on_connack(1, 100)
     assert time.thread_time_ns() - before_ns < 1_000_000_000
     assert (rig.window.refused, rig.window.count) == (COUNT, COUNT)
+
+
+# --- messages whose ttl ends ------------------------------------------------------------------------------------------
+
+
+def test_what_expires_in_an_outage_is_not_sent_again() -> None:
+    rig = Rig()
+    sent = [rig.send(number, ttl=ttl) for number, ttl in enumerate((2_000, 60_000, 2_000, None))]
+    rig.clock.advance(s=10)
+    assert rig.reconnect() is False
+    assert rig.changed == {1: None, 2: b"50"}
+    assert rig.published == [b"0", b"1", b"3"]  # the library sends the second one itself
+    assert rig.window.messages() == [sent[1], sent[3]]
+    assert (rig.window.expired, rig.window.count) == (2, 2)
+    rig.acknowledge(2, 3)
+    assert (rig.window.confirmed, rig.window.count, rig.window.bytes) == (2, 0, 0)
+
+
+def test_a_broker_that_takes_less_gets_no_message_that_has_expired() -> None:
+    rig = Rig()
+    for number, ttl in enumerate((60_000, 2_000, 60_000, 2_000)):
+        rig.send(number, ttl=ttl)
+    rig.clock.advance(s=10)
+    assert rig.reconnect(1, 300) is False  # one is left on the wire
+    rig.acknowledge(1)
+    assert rig.published == [b"0", b"1", b"2"]
+    assert rig.properties == [b"", b"", b"50"]
+    assert (rig.window.expired, rig.window.count) == (2, 1)
+
+
+def test_what_a_library_must_forget_is_sent_with_the_rest_of_its_ttl() -> None:
+    rig = Rig()
+    for number in range(4):
+        rig.send(number, ttl=60_000)
+    rig.clock.advance(s=10)
+    assert rig.reconnect(1) is True
+    rig.clock.advance(s=10)
+    rig.acknowledge(3)
+    assert rig.published == [b"0", b"1", b"0", b"1"]
+    assert rig.properties == [b"", b"", b"50", b"40"]
+
+
+@pytest.mark.parametrize(
+    ("ttl", "waited_ms", "rest"),
+    [
+        (60_000, 999, None),
+        (60_000, 1_000, b"59"),
+        (60_000, 59_999, b"1"),
+        (60_500, 999, b"60"),
+        (2_000, 2_000, b"1"),
+        (1, 1, None),
+        (None, 100_000_000, None),
+        (0, 100_000_000, None),
+    ],
+)
+def test_the_rest_of_a_ttl_is_rounded_up(ttl: int | None, waited_ms: int, rest: bytes | None) -> None:
+    rig = Rig()
+    rig.send(0, ttl=ttl)
+    rig.clock.advance(ms=waited_ms)
+    rig.reconnect()
+    assert rig.changed == ({} if rest is None else {1: rest})
+    assert (rig.window.expired, rig.window.count) == (0, 1)
+
+
+def test_a_second_outage_shortens_the_rest_again_until_it_ends() -> None:
+    rig = Rig()
+    rig.send(0, ttl=3_000)
+    for rest in (b"2", b"1", b"1", None):
+        rig.clock.advance(ms=1_000 if rest else 1)
+        rig.reconnect()
+        assert rig.changed == {1: rest}
+    assert rig.window.expired == 1
+
+
+@pytest.mark.parametrize("before_the_send", [True, False])
+def test_a_step_of_the_clock_ends_no_ttl(before_the_send: bool) -> None:
+    """An ECU starts in the year 2000 and gets the time later."""
+    rig = Rig()
+    id = UUID(rig.clock.clock().wall_ms() << 16 | 0x7000, 0b10 << 62)
+    if before_the_send:
+        rig.clock.step(s=700_000_000)
+    rig.window.send(publish(id, TOPIC, ttl=5_000), "topic", b"")
+    if not before_the_send:
+        rig.clock.step(s=700_000_000)
+    rig.clock.advance(s=3)
+    rig.reconnect()
+    assert rig.changed == {1: b"2"}
+
+
+def test_what_expires_behind_a_slow_broker_makes_room() -> None:
+    rig = Rig(messages=3, receive_maximum=1)
+    rig.send(0)
+    rig.send(1, ttl=1_000)
+    rig.send(2, ttl=1_000)
+    message = publish(new_id(), TOPIC, b"3")
+    sender = threading.Thread(target=lambda: rig.window.send(message, "topic", b""))
+    sender.start()
+    wait_until(lambda: rig.window._waiting, "the sender")
+    rig.clock.advance(ms=1_001)
+    rig.acknowledge(1)
+    sender.join(10)
+    assert rig.published == [b"0", b"3"]
+    assert rig.window.expired == 2
+
+
+def test_the_store_does_not_keep_what_has_expired() -> None:
+    rig = Rig()
+    store = rig.window.store = RecordedSentStore()
+    rig.send(0, ttl=1_000)
+    rig.window.on_down()
+    rig.window.service()
+    assert len(store.ids()) == 1
+    rig.clock.advance(ms=1_001)
+    rig.reconnect()
+    rig.window.service()
+    assert (store.ids(), rig.window.expired) == ([], 1)
+
+
+def test_a_rest_that_makes_a_packet_too_large_is_left_out() -> None:
+    """Such a packet would end each connection. The property of the whole ttl has some bytes."""
+    rig = Rig()
+    message = publish(new_id(), TOPIC, bytes(86), ttl=60_000)
+    rig.window.send(message, "topic", b"")
+    rig.clock.advance(s=10)
+    assert rig.reconnect(max_packet_bytes=101) is False
+    assert rig.changed == {}
+    rig.reconnect(max_packet_bytes=102)
+    assert rig.changed == {1: b"50"}

@@ -33,7 +33,7 @@ from ustreamer.transport_port import EndpointContext, ReceivingThread
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer_mqtt.client import UNREADABLE, TolerantClient
 from ustreamer_mqtt.config import MqttEndpoint
-from ustreamer_mqtt.reason_codes import FIRST_FAILURE, PASSING, ucode_of
+from ustreamer_mqtt.reason_codes import FIRST_FAILURE, PASSING, PASSING_ENDS, ucode_of
 
 log = logging.getLogger("ustreamer.mqtt")
 
@@ -63,8 +63,11 @@ class ConnectionOwner(Protocol):
         """Subscribed: messages can be sent and received."""
         ...
 
-    def on_down(self) -> None:
-        """The connection is lost. Also called when an attempt failed."""
+    def on_down(self, *, broker_ended: bool) -> None:
+        """The connection is lost. Also called when an attempt failed.
+
+        `broker_ended`: the broker ended it, perhaps because of a message that it got.
+        """
         ...
 
     def on_message(self, message: MQTTMessage, connection: int) -> None:
@@ -128,6 +131,9 @@ class BrokerConnection:
         self._fault: UStatusError | None = None
         """Why the connection cannot be used, although the broker accepted it."""
         self._goodbye = ""
+        self._end_reason = 0
+        """Of MQTT, as the library reports the end of the connection; 0: the library has not noticed an end."""
+        self._broker_ended = False
         self._is_up = False
         self._first_result = Event()
         self._first_error: UStatusError | None = None
@@ -138,10 +144,11 @@ class BrokerConnection:
         self._woken = False
         self._thread: Thread | None = None
 
-    def _new_client(self) -> Client:
+    def _new_client(self) -> TolerantClient:
         config = self._config
         client = TolerantClient(
             self._on_unreadable,
+            self._on_puback,
             CallbackAPIVersion.VERSION2,
             self.client_id,
             protocol=MQTTProtocolVersion.MQTTv5,
@@ -200,6 +207,10 @@ class BrokerConnection:
             self.wake()
         return None if info.rc == MQTTErrorCode.MQTT_ERR_QUEUE_SIZE else info.mid
 
+    def change(self, mid: int, properties: bytes | None) -> None:
+        """Call in `on_connack` only. What the library is to repeat has these properties; None: it does not repeat it."""
+        self._client.change(mid, None if properties is None else PackedProperties(properties))
+
     def acknowledge(self, message: MQTTMessage, connection: int) -> None:
         """The message is taken. Of an earlier connection: the broker sends it again, so nothing is sent."""
         if message.qos and connection == self.number:
@@ -241,7 +252,7 @@ class BrokerConnection:
             if was_up:
                 failures = 0
                 self.losses += 1
-            self._owner.on_down()
+            self._owner.on_down(broker_ended=self._broker_ended)
             if self._closing.is_set():
                 break
             self._report(error, was_up=was_up)
@@ -274,6 +285,7 @@ class BrokerConnection:
         """Connect and serve the connection; returns why it ended."""
         self._connack = self._suback = self._fault = None
         self._goodbye = ""
+        self._end_reason, self._broker_ended = 0, False
         address = self._config.address
         try:
             self._client.connect_async(
@@ -327,6 +339,7 @@ class BrokerConnection:
                 )
         if self._connack is not None and self._connack.value >= FIRST_FAILURE:
             return self._refused("refuses the connection", self._connack)
+        self._broker_ended = self._end_reason >= FIRST_FAILURE and self._end_reason not in PASSING_ENDS
         return UStatusError(UCode.UNAVAILABLE, f"{self._where}: {self._goodbye or 'the connection ended'}")
 
     def _turn(self, poll: "select.poll", found: Any) -> None:
@@ -438,6 +451,7 @@ class BrokerConnection:
     def _on_disconnect(
         self, client: Client, userdata: Any, flags: Any, reason: ReasonCode, properties: Properties | None
     ) -> None:
+        self._end_reason = reason.value
         if getattr(flags, "is_disconnect_packet_from_server", False):
             self._goodbye = f"the broker ended the connection: {reason.getName()} (0x{reason.value:02X})"
 
@@ -453,8 +467,11 @@ class BrokerConnection:
         self, client: Client, userdata: Any, mid: int, reason: ReasonCode, properties: Properties
     ) -> None:
         """Takes no lock: the library holds one of its own here."""
+        self._on_puback(mid, reason.value)
+
+    def _on_puback(self, mid: int, reason: int) -> None:
         self._packets += 1
-        self._acknowledgements.append((mid, reason.value))
+        self._acknowledgements.append((mid, reason))
 
     def _on_subscribe(
         self, client: Client, userdata: Any, mid: int, reasons: Sequence[ReasonCode], properties: Properties

@@ -52,6 +52,10 @@ class MessageEncoder:
             self._cached.add(message.attributes, _Shared(topic, before, after))
         return topic, with_length(block)
 
+    def shorten(self, message: UMessage, left_s: int) -> bytes:
+        """The block of properties of a message that was encoded before, with `left_s` s as the rest of its ttl."""
+        return pack(encode(message.id, self._with_own_authority(message.attributes), left_s))
+
     def _topic_of(self, attributes: UAttributes) -> str:
         """A publication goes to the authority behind the endpoint, where a topic needs one."""
         sink = attributes.sink

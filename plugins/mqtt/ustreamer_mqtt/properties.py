@@ -4,15 +4,17 @@
 The keys of user properties are the field numbers of `uattributes.proto`:
 
     uP 1                 version of uProtocol        5   priority "CS4"
-    1  id, hyphenated                                6   ttl in ms, unless it is whole seconds
+    1  id, hyphenated                                6   ttl in ms, unless the interval has it
     2  type "pub.v1"                                 7   permission level, decimal
     3  source                                        8   commstatus, decimal
     4  sink                                          10  token       11  traceparent
 
-Message Expiry Interval: the ttl in s, rounded up. Correlation Data: reqid, 16 bytes. Content Type: the payload format,
-decimal. Fields of `uattributes.proto` that this version does not know (`UAttributes.unknown`) have no place.
+Message Expiry Interval: the ttl in s, rounded up; the rest of it, if the message has waited. Correlation Data: reqid,
+16 bytes. Content Type: the payload format, decimal. Fields of `uattributes.proto` that this version does not know
+(`UAttributes.unknown`) have no place.
 """
 
+import re
 from collections.abc import Sequence
 from struct import Struct
 from typing import Final
@@ -39,6 +41,14 @@ _REQID: Final = Struct(">QQ")
 _LEN: Final = Struct(">H")
 _PAIR: Final = b"\x26"
 _MAX_TEXT: Final = 0xFFFF
+_FOREIGN: Final = {"3": "source", "4": "sink", "10": "token", "11": "traceparent"}
+"""By key: the user properties that have a text of the sender. The topic has the authorities of source and sink."""
+# MQTT 5, 1.5.4: a broker may end the connection for these, and mosquitto does. It names no message then.
+_FORBIDDEN: Final = re.compile(
+    "[\0-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef"
+    + "".join(chr(plane << 16 | last) for plane in range(17) for last in (0xFFFE, 0xFFFF))
+    + "]"
+)
 _CACHED: Final = 4_096
 
 
@@ -51,18 +61,23 @@ class PublishProperties(msgspec.Struct, frozen=True):
     expiry_s: int | None = None
 
 
-def encode(id: UUID, attributes: UAttributes) -> PublishProperties:
+def encode(id: UUID, attributes: UAttributes, left_s: int | None = None) -> PublishProperties:
     """The properties of a message. Its addresses have an authority.
+
+    `left_s`: the rest of its ttl, if it has waited. Property 6 has the whole ttl then: receivers add it to the time of
+    the id, and else they would make it of the rest.
 
     [impl->dsn~up-transport-mqtt5-attributes-mapping~1]
     """
     ttl = attributes.ttl
+    interval_s = interval_s_of(ttl)
+    is_less = left_s is not None and left_s < interval_s
     user = [("uP", VERSION), ("1", str(id)), ("2", _TYPES[attributes.type]), ("3", str(attributes.source))]
     if attributes.sink is not None:
         user.append(("4", str(attributes.sink)))
     if attributes.priority:
         user.append(("5", attributes.priority.name))
-    if ttl and ttl % 1000:
+    if ttl and (ttl % 1000 or is_less):
         user.append(("6", str(ttl)))
     for key, number in (("7", attributes.permission_level), ("8", attributes.commstatus)):
         if number is not None:
@@ -75,17 +90,22 @@ def encode(id: UUID, attributes: UAttributes) -> PublishProperties:
         tuple(user),
         str(int(attributes.payload_format)) if attributes.payload_format else None,
         None if reqid is None else _REQID.pack(reqid.msb, reqid.lsb),
-        -(-ttl // 1000) if ttl else None,
+        (left_s if is_less else interval_s) or None,
     )
 
 
+def interval_s_of(ttl: int | None) -> int:
+    """The Message Expiry Interval of a ttl in ms; 0: none."""
+    return -(-ttl // 1000) if ttl else 0
+
+
 def pack(properties: PublishProperties) -> bytes:
-    """The block of properties, with its length in front. INVALID_ARGUMENT for a text that MQTT cannot carry."""
+    """The block of properties, with its length in front. INVALID_ARGUMENT names a text that MQTT cannot carry."""
     return with_length(pack_fields(properties))
 
 
 def pack_fields(properties: PublishProperties) -> bytes:
-    parts = [b"".join((_PAIR, _text(key), _text(value))) for key, value in properties.user]
+    parts = [b"".join((_PAIR, _text(key), _text(value, _FOREIGN.get(key)))) for key, value in properties.user]
     if properties.expiry_s is not None:
         parts.append(b"\x02" + properties.expiry_s.to_bytes(4, "big"))
     if properties.content_type is not None:
@@ -95,17 +115,17 @@ def pack_fields(properties: PublishProperties) -> bytes:
     return b"".join(parts)
 
 
-def _text(value: str) -> bytes:
-    try:
+def _text(value: str, name: str | None = None) -> bytes:
+    """A string with its length in front. `name` of one that others have written: it is checked."""
+    if name is None:
         data = value.encode()
-    except UnicodeEncodeError as error:
-        raise invalid_argument(
-            "a text of the attributes has a surrogate, which MQTT does not allow"
-        ) from error
-    if len(data) > _MAX_TEXT or b"\0" in data:
-        raise invalid_argument(
-            f"a text of the attributes has {len(data)} bytes or a zero byte, MQTT allows {_MAX_TEXT} without"
-        )
+        return _LEN.pack(len(data)) + data
+    is_plain = value.isascii() and value.isprintable()  # most are; the expression needs 20 times longer
+    if not is_plain and (found := _FORBIDDEN.search(value)) is not None:
+        raise invalid_argument(f"{name} has the character U+{ord(found[0]):04X}, which MQTT forbids")
+    data = value.encode()
+    if len(data) > _MAX_TEXT:
+        raise invalid_argument(f"{name} has {len(data)} bytes, MQTT allows {_MAX_TEXT}")
     return _LEN.pack(len(data)) + data
 
 

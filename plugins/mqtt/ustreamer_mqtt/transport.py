@@ -8,7 +8,7 @@ receiving thread     inbox --> decoder, origin checks --> listeners, PUBACK
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import ClassVar, Final
 
 from paho.mqtt.client import MQTTMessage
 
@@ -46,8 +46,10 @@ class MqttTransport(EndpointTransport):
     """uProtocol over one connection to a broker of MQTT 5, with QoS 1.
 
     A successful send means that the message is in the window of those that the broker has to acknowledge. After an
-    outage the unacknowledged messages are sent again, in their order and before all others.
+    outage the unacknowledged messages are sent again, in their order and before all others, unless their ttl has ended.
     """
+
+    loss_counters: ClassVar[Sequence[str]] = ("broker_refusals", "expired_unconfirmed")
 
     def __init__(self, config: MqttEndpoint, context: EndpointContext) -> None:
         check_authority(context.authority, f"authority of endpoint {context.name}")
@@ -64,8 +66,9 @@ class MqttTransport(EndpointTransport):
             context.name,
             config.max_in_flight,
             config.max_in_flight_bytes,
-            context.clock.monotonic_ns,
-            self._connection.publish,
+            context.clock,
+            self._connection,
+            self._encoder.shorten,
         )
         self._receiver = PacketReceiver(
             config, context, self._listeners, self._connection.acknowledge, self._connection.wake
@@ -192,8 +195,8 @@ class MqttTransport(EndpointTransport):
         self._unconfirmed.on_up()
         self._set_link(True)
 
-    def on_down(self) -> None:
-        self._unconfirmed.on_down()
+    def on_down(self, *, broker_ended: bool) -> None:
+        self._unconfirmed.on_down(broker_ended=broker_ended)
         self._set_link(False)
 
     def on_message(self, message: MQTTMessage, connection: int) -> None:
@@ -226,6 +229,7 @@ class MqttTransport(EndpointTransport):
             "sent": unconfirmed.sent,
             "confirmed": unconfirmed.confirmed,
             "broker_refusals": unconfirmed.refused,
+            "expired_unconfirmed": unconfirmed.expired,
             "avoided_topics_now": unconfirmed.avoided_topics,
             "unconfirmed_now": unconfirmed.count,
             "unconfirmed_bytes": unconfirmed.bytes,
