@@ -8,7 +8,7 @@ import random
 import ssl
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -171,6 +171,12 @@ class Peer:
         assert self.request(1, "realm1", details)[0] == 4
         assert self.request(5, "t", {})[0] == 2
         return self
+
+    def wait_closed(self) -> None:
+        """Read all messages until the router closes."""
+        with suppress(ConnectionClosed):
+            while True:
+                self.receive()
 
     def close_code(self) -> int:
         """The code with which the router closes."""

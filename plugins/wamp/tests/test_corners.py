@@ -206,13 +206,15 @@ def test_closed_sessions_refuse_each_message(car: "Car") -> None:
     assert car.wamp.statistics()["inbox_messages"] == 0
 
 
-def test_publications_of_clients_are_ignored_once_the_streamer_stops(car: "Car") -> None:
+def test_publications_of_clients_are_refused_once_the_streamer_stops(car: "Car") -> None:
     received_messages: list[object] = []
     monitor = UUri("wamp.hpc", 0x4711, 1, 0x8000)
     driver = car.peer().join_publisher("driver")
     car.wamp.register_listener(monitor, None, received_messages.append)
     assert driver.request(16, 1, {"acknowledge": True}, "up.wamp_2ehpc.4711.0.1.8000", [1])[0] == 17
     wait_until(lambda: received_messages)  # from another process it comes after the answer
-    car.wamp._receiving = False
-    driver.request(16, 2, {"acknowledge": True}, "up.wamp_2ehpc.4711.0.1.8000", [2])
-    wait_until(lambda: (len(received_messages), car.wamp.counts["refused_stopping"]) == (1, 1))
+    car.wamp.stop_receiving()
+    refusal = driver.request(16, 2, {"acknowledge": True}, "up.wamp_2ehpc.4711.0.1.8000", [2])
+    assert refusal[4] == "up.error.unavailable"
+    wait_until(lambda: car.wamp.statistics()["refused_stopping"] == 1)
+    assert len(received_messages) == 1

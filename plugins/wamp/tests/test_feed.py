@@ -4,7 +4,7 @@
 import socket
 from collections import Counter, deque
 from collections.abc import Iterator
-from threading import Thread
+from threading import Event, Thread
 
 import pytest
 from ustreamer_wamp.process import frames
@@ -43,18 +43,21 @@ class FeedRig:
     """A feed, the other end of its socket, and a clock that stands still."""
 
     def __init__(self) -> None:
-        self.inbox, self.counts, self.now_ns = Inbox(), Counter[str](), 0
-        self.feed = Feed(self.inbox, lambda: self.now_ns, self.counts, lambda: None)
+        self.inbox, self.counts, self.now_ns, self.stalls = Inbox(), Counter[str](), 0, 0
+        self.feed = Feed(self.inbox, lambda: self.now_ns, self.counts, self._on_stall)
         self._reader = frames.reader_in_child()
         self._thread = Thread(target=self.feed.run, daemon=True)
         self.attach()
 
+    def _on_stall(self) -> None:
+        self.stalls += 1
+
     def attach(self) -> None:
-        ours, self.theirs = socket.socketpair()
-        ours.settimeout(10.0)
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16_384)
+        self.ours, self.theirs = socket.socketpair()
+        self.ours.settimeout(10.0)
+        self.ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16_384)
         self.theirs.settimeout(10.0)
-        self.feed.attach(ours)
+        self.feed.attach(self.ours)
 
     def learn(self, *topics: UUri) -> None:
         """Let the thread `wamp feed` ask for the decoders of topics."""
@@ -148,6 +151,19 @@ def test_a_process_that_reads_slowly_gets_the_rest_of_a_frame(rig: FeedRig) -> N
     assert len(rig.inbox.events) > 10, "the thread that brings events does not wait"
     rig.start_thread()
     assert [rig.receive()[2] for _ in range(20)] == [bytes([number]) * 20_000 for number in range(20)]
+
+
+def test_a_process_that_reads_slowly_but_reads_is_no_stalled_one(rig: FeedRig) -> None:
+    rig.learn(TOPIC)
+    rig.ours.settimeout(1.0)
+    rig.enqueue(TOPIC, bytes(4_000_000))
+    rig.start_thread()
+    rig.feed.wake()
+    pause, received = Event(), 0
+    while received < 4_000_000:  # in two seconds or more, and never without a byte in one second
+        pause.wait(0.01)
+        received += len(rig.theirs.recv(20_000))
+    assert (rig.stalls, rig.counts["events_no_subscriber"]) == (0, 0)
 
 
 def test_the_next_process_does_not_get_the_rest_of_a_frame(rig: FeedRig) -> None:

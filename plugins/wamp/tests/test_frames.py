@@ -195,7 +195,7 @@ class FailingSocket:
     def __init__(self, error: OSError) -> None:
         self._error = error
 
-    def sendall(self, data: bytes) -> None:
+    def send(self, data: bytes) -> int:
         raise self._error
 
 

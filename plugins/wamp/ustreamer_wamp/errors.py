@@ -16,6 +16,8 @@ AUTHENTICATION_REQUIRED: Final = "wamp.error.authentication_required"
 AUTHENTICATION_DENIED: Final = "wamp.error.authentication_denied"
 TOO_MANY: Final = "up.error.resource_exhausted"
 """Ours: WAMP has no URI for a limit that was reached."""
+UNAVAILABLE: Final = "up.error.unavailable"
+"""Ours: the streamer stops."""
 
 GOODBYE_AND_OUT: Final = "wamp.close.goodbye_and_out"
 SYSTEM_SHUTDOWN: Final = "wamp.close.system_shutdown"

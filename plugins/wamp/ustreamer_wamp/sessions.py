@@ -104,6 +104,11 @@ class Sessions:
         except Exception:  # no thread waits for the result
             log.exception("wamp.users_not_changed")
 
+    def stop_accepting(self) -> None:
+        """Refuse new sessions, and publications for the vehicle; existing sessions still get events."""
+        self.bridge.refuse_publications()
+        self.router.server.stop_accepting()
+
     def close(self) -> None:
         """Deliver what waits, and end all sessions. May be repeated."""
         self._changing_users.shutdown(wait=False, cancel_futures=True)
@@ -144,7 +149,6 @@ class LocalSessions(Sessions):
         self._next_batch = vehicle.next_batch
         self._seen_topics: deque[UUri] = deque()
         self.has_subscriber: Callable[[UUri], bool] = self.bridge.rates.__contains__
-        self.stop_accepting = self.router.server.stop_accepting
 
     def write_at_once(self, entity: UUri, message: UMessage) -> bool:
         return False  # another thread writes

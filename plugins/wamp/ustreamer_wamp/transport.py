@@ -20,7 +20,7 @@ from typing import ClassVar, Final, Protocol
 from ustreamer.core.delivery.ports import SendOne
 from ustreamer.core.routing.listener_table import ListenerTable
 from ustreamer.core.routing.subscriptions import SubscriptionDirectory
-from ustreamer.transport_port import EndpointContext, EndpointTransport, SubscriberEnded
+from ustreamer.transport_port import EndpointContext, EndpointTransport, SubscriberEnded, Unconfirmed
 from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
@@ -61,7 +61,10 @@ class SessionsPort(Protocol):
         ...
 
     def stop_accepting(self) -> None:
-        """Refuse new sessions."""
+        """Refuse new sessions and publications. At its end the accepted publications have been dispatched.
+
+        Those that come later, because the sessions are too slow, are `publications_lost`.
+        """
         ...
 
     def change_users(self, config: WampConfig) -> None:
@@ -101,6 +104,7 @@ class WampTransport(EndpointTransport):
 
     unicast: ClassVar[bool] = True
     inline: ClassVar[bool] = True
+    loss_counters: ClassVar[Sequence[str]] = ("publications_lost",)
 
     def __init__(self, config: WampEndpoint, context: EndpointContext) -> None:
         (self.authority,) = config.authorities
@@ -164,8 +168,13 @@ class WampTransport(EndpointTransport):
 
     def stop_receiving(self) -> None:
         """Refuse new sessions and publications; existing sessions get queued messages."""
-        self._receiving = False
         self.sessions.stop_accepting()
+        self._receiving = False
+
+    def finish(self) -> Unconfirmed:
+        """Close: the sessions may have accepted publications that come only now, and the last report counts them."""
+        self.close()
+        return Unconfirmed()
 
     def close(self) -> None:
         self._receiving = False
@@ -284,7 +293,7 @@ class WampTransport(EndpointTransport):
     def dispatch(self, message: UMessage) -> bool:
         """Dispatch a message, as if it had been received from a network. An exception of a listener is counted."""
         if not self._receiving and message.attributes.type is UMessageType.PUBLISH:
-            self.counts["refused_stopping"] += 1
+            self.counts["publications_lost"] += 1
             return True
         if self._dispatching:
             self._listeners.deliver(message)
@@ -349,6 +358,7 @@ _COUNTED: Final = dict.fromkeys(
         "message_timeouts",
         "pattern_topics_now",
         "pattern_topics_waiting",
+        "publications_lost",
         "rates_now",
         "refused_control_frames",
         "refused_frame",
@@ -358,6 +368,7 @@ _COUNTED: Final = dict.fromkeys(
         "refused_meta_api",
         "refused_overload",
         "refused_source",
+        "refused_stopping",
         "refused_tls_handshake",
         "refused_too_many",
         "remote_subscriptions",

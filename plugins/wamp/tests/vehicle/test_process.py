@@ -11,9 +11,11 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from threading import Event, Thread
 from typing import TYPE_CHECKING
 
 import pytest
+from ustreamer_wamp.process import parent
 from websockets.exceptions import ConnectionClosed
 
 from tests.waiting import wait_until
@@ -119,6 +121,64 @@ def test_after_its_end_the_process_is_started_again_and_clients_come_back(
     assert again.receive()[4] == [b"again"]
     wait_until(partial(counted, car, "sessions", 2))
     assert "wamp.process_ended" in caplog.messages
+
+
+class BusyListener:
+    """A listener of what clients publish, which returns from its first message when it may go on."""
+
+    def __init__(self, car: Car) -> None:
+        self.messages = 0
+        self.may_go_on = Event()
+        car.wamp.register_listener(UUri("wamp.hpc", 0x4711, 1, 0x8000), None, self._on_message)
+
+    def _on_message(self, message: UMessage) -> None:
+        self.may_go_on.wait(20.0)
+        self.messages += 1
+
+
+@in_process
+def test_a_stop_dispatches_each_publication_that_was_acknowledged(car: Car) -> None:
+    driver, listener = car.peer().join_publisher("driver"), BusyListener(car)
+    stopping = Thread(target=car.wamp.stop_receiving)
+    accepted = 0
+    while (answer := driver.request(16, accepted + 1, {"acknowledge": True}, MINE, [b"x"]))[0] == 17:
+        accepted += 1
+        if accepted == 50:
+            stopping.start()
+    assert answer[4] == "up.error.unavailable"
+    assert stopping.is_alive(), "it waits for what the sessions have accepted"
+    listener.may_go_on.set()
+    stopping.join()
+    assert listener.messages == accepted >= 50
+    assert car.wamp.counts["publications_lost"] == 0
+
+
+@in_process
+def test_the_end_of_the_process_during_a_stop_is_logged(car: Car, caplog: pytest.LogCaptureFixture) -> None:
+    car.wamp.stop_receiving()
+    os.kill(child_of(car), signal.SIGKILL)
+    wait_until(lambda: "wamp.process_ended" in caplog.messages)
+
+
+@in_process
+def test_acknowledged_publications_that_come_too_late_are_counted(
+    car: Car, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setattr(parent, "_LAST_PUBLICATIONS_S", 0.01)
+    driver, listener = car.peer().join_publisher("driver"), BusyListener(car)
+    accepted = 100
+    for number in range(accepted):  # 10 KB each: more than the socket takes
+        assert driver.request(16, number + 1, {"acknowledge": True}, MINE, ["x" * 10_000])[0] == 17
+    stopping = Thread(target=car.streamer.stop)
+    stopping.start()
+    driver.wait_closed()
+    listener.may_go_on.set()  # the sessions have ended, and most publications are still in their process
+    stopping.join()
+    assert "wamp.publications_not_ended" in caplog.messages
+    assert 1 <= listener.messages < accepted
+    [stopped] = (each for each in caplog.records if each.message == "streamer.stopped")
+    assert listener.messages + vars(stopped)["losses"]["publications_lost"] == accepted
 
 
 @in_process

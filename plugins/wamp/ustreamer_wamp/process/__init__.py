@@ -5,6 +5,9 @@
     inbox --- Event, Addressed, DroppedEvents, SeenTopic --> Sessions --> clients
     dispatch <- SessionMessage - patterns <- PatternChange - Sessions <-- clients
     counters, log <-- Report, ForwardedLog ----------------- Sessions
+    a reload --- ChangeUsers ------------------------------> Sessions
+    a stop --- StopAccepting, later Close -----------------> Sessions
+    a stop <-- PublicationsEnded --------------------------- Sessions
 
 Between them is a socket pair with small buffers, and the frames of `frames`. A child that does not read makes messages
 wait in the inbox of the endpoint, which is bounded and counts what it drops (`ustreamer_wamp.transport`). The end of

@@ -43,6 +43,8 @@ _UNCHANGED_REPORTS: Final = 20
 """One of so many is sent although nothing has changed: the streamer ends a process that is silent."""
 _MAX_UNSENT_BYTES: Final = 1 << 20
 """Bytes for the streamer that wait; above, publications of clients are refused, and log lines and reports dropped."""
+_FINISH_S: Final = 5.0
+"""For the streamer to take what waits, at the end of this process."""
 _NICE: Final = 5
 _OOM_SCORE: Final = "500"
 
@@ -160,7 +162,8 @@ class StreamerLink:
                 case frames.ChangeUsers(config):
                     self.sessions.change_users(frames.unpack_config(config))
                 case frames.StopAccepting():
-                    self.sessions.router.server.stop_accepting()
+                    self.sessions.stop_accepting()
+                    self.send(frames.PublicationsEnded())
                 case frames.Close():
                     self.ended.set()
                 case None:
@@ -237,6 +240,12 @@ class StreamerLink:
         if self._loop is not None and not self._is_blocked:
             self._write()
 
+    def finish(self) -> None:
+        """Write what waits and the last report, on any thread, after the end of the loop."""
+        with suppress(OSError):
+            self._socket.settimeout(_FINISH_S)
+            self._socket.sendall(self._unsent + frames.pack(self.report()))
+
     @property
     def unsent_bytes(self) -> int:
         """Bytes of frames that the socket has not taken."""
@@ -244,7 +253,7 @@ class StreamerLink:
 
     @property
     def _is_full(self) -> bool:
-        return len(self._unsent) > _MAX_UNSENT_BYTES
+        return self.unsent_bytes > _MAX_UNSENT_BYTES
 
     def _write(self) -> None:
         """Write what the streamer takes now, and the rest when it takes more."""
@@ -332,10 +341,7 @@ def main(descriptor: int) -> int:
     server.run_on_loop(link.open)
     link.ended.wait()
     link.sessions.close()
-    if not link.unsent_bytes:  # else the last report would follow half a frame
-        with suppress(OSError):
-            connected.setblocking(True)
-            connected.sendall(frames.pack(link.report()))
+    link.finish()
     return 0
 
 

@@ -171,7 +171,9 @@ class Feed:
         connected = self._socket
         try:
             if connected is not None:
-                connected.sendall(data)
+                rest = memoryview(data)
+                while rest:  # `sendall` would have STALL_S for all of it
+                    rest = rest[connected.send(rest) :]
                 return
         except TimeoutError:
             log.warning("wamp.process_stalled", extra={"seconds": STALL_S, **limited()})

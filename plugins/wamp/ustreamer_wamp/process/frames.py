@@ -56,7 +56,7 @@ class SeenTopic(msgspec.Struct, frozen=True, array_like=True, tag=5, gc=False):
 
 
 class StopAccepting(msgspec.Struct, frozen=True, array_like=True, tag=6):
-    """Refuse new sessions."""
+    """Refuse new sessions and publications; the answer is `PublicationsEnded`."""
 
 
 class Close(msgspec.Struct, frozen=True, array_like=True, tag=7):
@@ -119,7 +119,13 @@ class ForwardedLog(msgspec.Struct, frozen=True, array_like=True, tag=6):
     fields: dict[str, Any]
 
 
-FromSessions: TypeAlias = Ready | Failed | SessionMessage | PatternChange | Report | ForwardedLog
+class PublicationsEnded(msgspec.Struct, frozen=True, array_like=True, tag=7):
+    """No publication follows: the answer to `StopAccepting`."""
+
+
+FromSessions: TypeAlias = (
+    Ready | Failed | SessionMessage | PatternChange | Report | ForwardedLog | PublicationsEnded
+)
 
 _encode: Final = msgspec.msgpack.Encoder(enc_hook=str).encode
 

@@ -39,6 +39,8 @@ _BUFFER_BYTES: Final = 16_384
 """Of the socket: what is in it cannot be replaced by newer events."""
 _START_S: Final = 30.0
 _CLOSE_S: Final = 10.0
+_LAST_PUBLICATIONS_S: Final = 2.0
+"""For the publications that the sessions have accepted, at a stop."""
 _FIRST_PAUSE_MS: Final = 250
 _MAX_PAUSE_MS: Final = 30_000
 
@@ -76,7 +78,8 @@ class SessionsProcess:
         self._reader = frames.reader_in_streamer(config)
         self._topics: Collection[UUri] = ()
         self._known_topics: OrderedDict[UUri, None] = OrderedDict()
-        self._closing = Event()
+        self._stopping = Event()  # no other child is started
+        self._publications_ended = Event()
         self._closed = False
         self._call_soon: Callable[[], None] | None = None
         self._threads: list[Thread] = []
@@ -103,11 +106,15 @@ class SessionsProcess:
         self._feed.send_control(frames.ChangeUsers(frames.pack_config(config)))
 
     def stop_accepting(self) -> None:
-        self._feed.send_control(frames.StopAccepting())
+        self._stopping.set()
+        self._publications_ended.clear()
+        self._feed.send_control(frames.StopAccepting())  # also for a child that is being started
+        if self._feed.is_attached and not self._publications_ended.wait(_LAST_PUBLICATIONS_S):
+            log.warning("wamp.publications_not_ended", extra={"seconds": _LAST_PUBLICATIONS_S})
 
     def close(self) -> None:
         before = self._counts["events_no_subscriber"]
-        self._closing.set()
+        self._stopping.set()
         self._feed.close()
         for each in self._threads:
             each.join(_CLOSE_S / len(self._threads))
@@ -213,10 +220,12 @@ class SessionsProcess:
             self._receive()
             self._socket = None
             self._feed.detach()
+            self._publications_ended.set()
             code = self._end_process()
-            if self._closing.is_set():
+            if code or not self._stopping.is_set():
+                log.warning("wamp.process_ended", extra={"exit_code": code, **limited()})
+            if self._stopping.is_set():
                 return
-            log.warning("wamp.process_ended", extra={"exit_code": code, **limited()})
             self._earlier_counts.update(self._report.counts)
             self._report = frames.Report({}, {})
             self._streamer.on_process_change(False)
@@ -229,7 +238,7 @@ class SessionsProcess:
     def _restart(self) -> bool:
         """Start a child, with growing pauses; False if the streamer stops."""
         failures = 0
-        while not self._closing.wait(backoff_ns(_FIRST_PAUSE_MS, _MAX_PAUSE_MS, failures) / 1e9):
+        while not self._stopping.wait(backoff_ns(_FIRST_PAUSE_MS, _MAX_PAUSE_MS, failures) / 1e9):
             try:
                 self._start()
             except UStatusError as error:
@@ -300,6 +309,8 @@ class SessionsProcess:
                     self._streamer.patterns.add_pattern(pattern, period_ns)
             case frames.Report():
                 self._report = frame
+            case frames.PublicationsEnded():
+                self._publications_ended.set()
             case frames.ForwardedLog():
                 _write(frame)
 

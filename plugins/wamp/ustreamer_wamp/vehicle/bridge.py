@@ -116,6 +116,7 @@ class VehicleBridge:
         self._rate_by_period: dict[int, SessionRate] = {}
         self._holdings: dict[JoinedSession, dict[_Name, _Holding]] = {}
         self._last_instance = 0
+        self._accepts_publications = True
         self._templates: dict[UAttributes, WampEventTemplate] = {}
 
     # --- subscriptions of sessions --------------------------------------------------------------------------
@@ -249,7 +250,7 @@ class VehicleBridge:
     # --- publications of clients ----------------------------------------------------------------------------
 
     def publish(self, topic: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> WampRefusal | None:
-        """Dispatch a publication of an entity behind this endpoint."""
+        """Dispatch a publication of an entity behind this endpoint; the reason of a refusal."""
         if not topic.startswith(SCHEME):
             return None
         uuri = uuri_of(topic)
@@ -261,6 +262,9 @@ class VehicleBridge:
             self._counts["refused_source"] += 1
             text = f"{topic!r}: only topics of {self._authority!r} may be published here; {_OTHERS_TOPICS}"
             return WampRefusal(errors.NOT_AUTHORIZED, text)
+        if not self._accepts_publications:
+            self._counts["refused_stopping"] += 1
+            return WampRefusal(errors.UNAVAILABLE, "the streamer stops")
         try:
             message = message_of(self._ids.next(), uuri, list(args), dict(kwargs))
         except UStatusError as error:
@@ -271,6 +275,10 @@ class VehicleBridge:
                 errors.TOO_MANY, "the streamer is too slow for the publications of all clients"
             )
         return None
+
+    def refuse_publications(self) -> None:
+        """The streamer stops: accept no more publications of clients."""
+        self._accepts_publications = False
 
     # --- messages from the vehicle --------------------------------------------------------------------------
 
