@@ -17,7 +17,7 @@ from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.transport_port import EndpointContext, RouteUnavailable, Unconfirmed
 from ustreamer.transports.someip.config import SomeipEndpoint
 from ustreamer.transports.someip.endpoint.transport import SomeipTransport
-from ustreamer.transports.someip.io.tcp_connection import close_with_reset
+from ustreamer.transports.someip.io.tcp_connection import TCP_CLOSE_WAIT, close_with_reset
 from ustreamer.transports.someip.protocol.codec import MessageType, ReturnCode, SomeIpMessage, encode
 from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.umessage import UMessage, publish, request, response
@@ -335,6 +335,29 @@ def test_a_stop_counts_messages_that_wait_to_be_sent_again() -> None:
         close_with_reset(client)  # as a killed receiver
         wait_until(lambda: bench.statistic("tcp_waiting") == 1)
         assert bench.endpoint.finish() == Unconfirmed(forgotten=1)
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_a_stop_counts_messages_of_connections_that_ended_during_it(is_killed: bool) -> None:
+    with ExitStack() as stack:
+        bench = Bench(stack, tcp={"retransmit_ms": 60_000})
+        bench.endpoint.open()
+        client = bench.client()
+        bench.deliver(bench.event(DOOR, b"open"))
+        read_messages(client, 1)
+        bench.endpoint.stop_receiving()
+        assert bench.endpoint.finish() == Unconfirmed()
+        if is_killed:
+            close_with_reset(client)
+            wait_until(lambda: bench.endpoint.finish() == Unconfirmed(forgotten=1))
+        else:  # it has read everything
+            client.close()
+            assert bench.endpoint._connections is not None
+            [connection] = (
+                each for each in bench.endpoint._connections._connections.values() if each.inbound
+            )
+            wait_until(lambda: connection._tcp_info()[0] == TCP_CLOSE_WAIT)
+            assert bench.endpoint.finish() == Unconfirmed()
 
 
 def test_an_unknown_host_cannot_connect(bench: Bench) -> None:

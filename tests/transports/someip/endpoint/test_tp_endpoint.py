@@ -15,8 +15,9 @@ import pytest
 
 from tests.waiting import wait_until
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
-from ustreamer.transport_port import EndpointContext, RouteUnavailable
+from ustreamer.transport_port import EndpointContext, RouteUnavailable, Unconfirmed
 from ustreamer.transports.someip.config import SomeipEndpoint
+from ustreamer.transports.someip.endpoint import transport
 from ustreamer.transports.someip.endpoint.transport import SomeipTransport
 from ustreamer.transports.someip.protocol.addresses import Address
 from ustreamer.transports.someip.protocol.codec import MessageType, SomeIpMessage, encode, split
@@ -117,8 +118,8 @@ class Bench:
         self.ids = UuidSource(SYSTEM_CLOCK.wall_ms)
         (self.receiver,) = {each.subscriber for each in self.endpoint.subscriptions()}
 
-    def event(self, payload: bytes, topic: UUri = MAP) -> None:
-        self.endpoint.transmitter(self.receiver)(publish(self.ids.next(), topic, payload))
+    def event(self, payload: bytes, topic: UUri = MAP, ttl: int = 0) -> None:
+        self.endpoint.transmitter(self.receiver)(publish(self.ids.next(), topic, payload, ttl=ttl))
 
     def wait(self, condition: Callable[[dict[str, int]], bool]) -> None:
         wait_until(lambda: condition(dict(self.endpoint.statistics())))
@@ -261,6 +262,28 @@ def test_waiting_segments_are_sent_at_close(make_bench: MakeBench) -> None:
     bench.endpoint.close()
     assert [bench.ecu.receive().payload for _ in range(2)] == [noise(20_000), noise(10_000)]
     assert bench.endpoint.statistics()["tp_unsent"] == 0
+
+
+def test_a_stop_counts_the_messages_whose_segments_it_could_not_send(
+    make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "JOIN_TIMEOUT_S", 0.01)
+    bench = make_bench({"separation_us": 500_000})
+    for _ in range(3):
+        bench.event(noise(20_000))
+    bench.endpoint.stop_receiving()
+    assert bench.endpoint.finish() == Unconfirmed(forgotten=3)
+    bench.endpoint.close()
+    assert bench.endpoint.statistics()["tp_unsent"] == 3
+
+
+def test_an_event_that_waits_for_its_segments_expires(make_bench: MakeBench) -> None:
+    bench = make_bench({"separation_us": 20_000})
+    bench.event(noise(20_000))
+    bench.event(noise(10_000), ttl=100)
+    bench.event(noise(5_000))
+    assert [bench.ecu.receive().payload for _ in range(2)] == [noise(20_000), noise(5_000)]
+    assert bench.endpoint.statistics()["tp_expired"] == 1
 
 
 def test_the_limit_of_received_messages_is_the_configured_one(make_bench: MakeBench) -> None:

@@ -189,10 +189,27 @@ def test_a_message_above_the_limit_is_an_error_and_no_blocked_route() -> None:
 def test_flush_sends_waiting_segments_and_counts_the_rest() -> None:
     wire = Wire()
     wire.segmenter.send(event(100), PEER, AT_ONCE)
-    wire.segmenter.flush(1.0)
+    assert wire.segmenter.flush(1.0) == 0
     assert wire.arrived() == [b"\1" * 100]
     assert wire.count("tp_unsent") == 0
 
     wire.segmenter.send(event(100), PEER, AT_ONCE)
-    wire.segmenter.flush(0.0)
-    assert wire.count("tp_unsent") == 1
+    assert wire.segmenter.flush(0.0) == 1
+    assert (wire.count("tp_unsent"), wire.count("tp_waiting")) == (1, 0)
+    assert wire.segmenter.flush(0.0) == 0
+
+
+def test_a_message_that_waits_longer_than_its_ttl_is_dropped_and_makes_room() -> None:
+    wire = Wire(waiting_messages=2)
+    wire.segmenter.send(event(64, session=1), PEER, SLOW, 1 * MS)  # has begun: all of it is sent
+    wire.segmenter.send(event(64, session=2), PEER, SLOW, 1 * MS)
+    wire.run(5)
+    wire.segmenter.send(event(64, session=3), PEER, SLOW, 1_000 * MS)
+    with pytest.raises(RouteUnavailable) as refused:
+        wire.segmenter.send(event(64, session=4), PEER, SLOW)
+    assert wire.opened == []
+    wire.run(10)  # nothing is sent completely in this time
+    assert wire.opened == [refused.value.route]
+    wire.run()
+    assert wire.arrived() == [b"\1" * 64, b"\3" * 64]
+    assert (wire.count("tp_expired"), wire.count("tp_waiting"), wire.count("tp_unsent")) == (1, 0, 0)

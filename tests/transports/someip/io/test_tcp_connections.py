@@ -499,7 +499,8 @@ def test_events_for_a_host_wait_and_use_its_newest_connection(rig: MakeRig) -> N
     second = ours.ecu(address)
     wait_until(lambda: len(ours.connects) == 2)
     ours.connections.send(numbered(2), host)
-    assert number_of(read_messages(second, 1)[0]) == 2
+    # The ECU may have restarted, and lost what only its kernel had.
+    assert [number_of(each) for each in read_messages(second, 2)] == [1, 2]
     second.close()
     wait_until(lambda: len(ours.disconnects) == 1)
     ours.send(numbered(3), host)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The messages that a TCP connection may lose: unacknowledged ones, and those that may be unread."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -77,13 +78,17 @@ def test_an_empty_window_has_room_for_any_message() -> None:
     assert window(limit=10).has_room(1_000_000)
 
 
-def test_only_unacknowledged_messages_of_the_peer_are_removed() -> None:
+@pytest.mark.parametrize(("since_ns", "moved"), [(0, [b"one", b"six"]), (1, [b"six"])])
+def test_the_unconfirmed_messages_of_the_peer_move_if_they_are_not_too_old(
+    since_ns: int, moved: list[bytes]
+) -> None:
     made = UnackedWindow(10_000, RETRANSMIT_NS)
     for data, peer in ((b"one", PEER), (b"two", OTHER), (b"six", PEER), (b"ten", OTHER)):
         made.add_sent(data, peer, 0, None, resend_if_unread=True)
 
-    assert [each.data for each in made.remove_for_peer(PEER, 3)] == [b"six"]
-    assert [each.data for each in made.unconfirmed(6, all_read=False)] == [b"one", b"two", b"ten"]
+    assert [each.data for each in made.remove_for_peer(PEER, 6, since_ns)] == moved
+    assert [each.data for each in made.unconfirmed(6, all_read=False)] == [b"two", b"ten"]
+    assert made.unacked_bytes == 0
 
 
 @given(

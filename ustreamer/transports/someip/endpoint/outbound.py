@@ -86,9 +86,9 @@ class Outbound:
         self._socket, self.sendto = opened, opened.sendto
         self._gso_sender.open(opened)
 
-    def flush(self, timeout_s: float) -> None:
-        """Send the waiting segments, without the configured pause."""
-        self._tp_sender.flush(timeout_s)
+    def flush(self, timeout_s: float) -> int:
+        """Send the waiting segments; returns how many messages of them are abandoned after `timeout_s`."""
+        return self._tp_sender.flush(timeout_s)
 
     def close(self) -> None:
         """Stop sending."""
@@ -144,7 +144,7 @@ class Outbound:
                     self._on_oversized(len(datagram) - HEADER_LENGTH, address)
                 self._send_datagram(datagram, address)
             else:
-                self._tp_sender.send(datagram, address, segmentation)
+                self._tp_sender.send(datagram, address, segmentation, deadline_ns)
         except OSError as error:
             raise send_error(error, len(datagram) - HEADER_LENGTH, address) from error
 
@@ -251,7 +251,8 @@ class Outbound:
                 self._connections.send(datagram, receiver.tcp_address, self._deadline_of(message))
                 self._sent += 1
             else:
-                self.send(datagram, at_priority(receiver.address, message.attributes.priority_class), how)
+                address = at_priority(receiver.address, message.attributes.priority_class)
+                self.send(datagram, address, how, None if how is None else self._deadline_of(message))
 
         def transmit(message: UMessage) -> None:
             found = events.get(message.attributes.source)

@@ -53,8 +53,16 @@ class TpSender:
 
     # --- any thread ---------------------------------------------------------------------------------------------------
 
-    def send(self, datagram: bytes, address: Address, segmentation: TpSegmentation) -> None:
+    def send(
+        self,
+        datagram: bytes,
+        address: Address,
+        segmentation: TpSegmentation,
+        expires_ns: int | None = None,
+    ) -> None:
         """Send a whole message, in segments if it is too long, behind the waiting ones of its stream.
+
+        A message whose first segment waits longer than `expires_ns` (monotonic) is dropped, and counted.
 
         Raises OSError if the message, or its first segment, cannot be sent; RouteUnavailable if too much waits;
         UStatusError(INVALID_ARGUMENT) if it exceeds the limit. In each case nothing of it was sent.
@@ -67,7 +75,7 @@ class TpSender:
                 self._sendto(datagram, address)
                 return
             now_ns = self._monotonic_ns()
-            self._enqueue(datagram, address, segmentation, now_ns)
+            self._enqueue(datagram, address, segmentation, now_ns, expires_ns)
             if not is_pending:
                 self._send_first(stream, now_ns)
             self._segmented += size > segmentation.segment_bytes
@@ -75,7 +83,14 @@ class TpSender:
         if deadline_ns is not None:
             self._wake(deadline_ns)
 
-    def _enqueue(self, datagram: bytes, address: Address, segmentation: TpSegmentation, now_ns: int) -> None:
+    def _enqueue(
+        self,
+        datagram: bytes,
+        address: Address,
+        segmentation: TpSegmentation,
+        now_ns: int,
+        expires_ns: int | None,
+    ) -> None:
         message, _ = decode(datagram)
         size = len(message.payload)
         if size > self._limits.waiting_bytes:
@@ -84,7 +99,7 @@ class TpSender:
                 f"at most {self._limits.waiting_bytes} are sent in segments (tp.waiting_bytes)"
             )
         try:
-            self._segmenter.put_nowait(message, address, segmentation, now_ns)
+            self._segmenter.put_nowait(message, address, segmentation, now_ns, expires_ns)
         except TpQueueFull as error:
             route = ("segments", address, message.message_id)
             self._blocked_routes.add(route)
@@ -117,7 +132,9 @@ class TpSender:
 
     def _send_due(self, now_ns: int) -> None:
         for _ in range(_MAX_SEGMENTS_PER_TICK):
+            expired = self._segmenter.expired
             due = self._segmenter.next_due(now_ns)
+            self._has_room_again |= self._segmenter.expired > expired
             if due is None:
                 return
             try:
@@ -140,8 +157,11 @@ class TpSender:
 
     # --- flush and statistics -----------------------------------------------------------------------------------------
 
-    def flush(self, timeout_s: float) -> None:
-        """Send the waiting segments at their pace after the last `on_tick`; after `timeout_s` the rest is abandoned."""
+    def flush(self, timeout_s: float) -> int:
+        """Send the waiting segments at their pace after the last `on_tick`; after `timeout_s` the rest is abandoned.
+
+        Returns the number of abandoned messages.
+        """
         until_ns = self._monotonic_ns() + int(timeout_s * _NS_PER_S)
         pause = Event()
         while self._segmenter.pending[1] and (now_ns := self._monotonic_ns()) < until_ns:
@@ -149,7 +169,10 @@ class TpSender:
             if left_ns > 0:
                 pause.wait(left_ns / _NS_PER_S)
             self.on_tick()
-        self._unsent += self._segmenter.pending[1]
+        with self._lock:
+            abandoned = self._segmenter.drop_all()
+        self._unsent += abandoned
+        return abandoned
 
     def statistics(self) -> dict[str, int]:
         """Waiting messages, and counters since the start; names as in `SomeipTransport.statistics`."""
@@ -159,6 +182,7 @@ class TpSender:
             "tp_waiting_bytes": pending_bytes,
             "tp_segmented": self._segmented,
             "tp_unsent": self._unsent,
+            "tp_expired": self._segmenter.expired,
         }
 
 

@@ -92,6 +92,13 @@ class SomeipTransport(EndpointTransport, PeerTransport):
 
     unicast: ClassVar[bool] = True
     inline: ClassVar[bool] = True
+    loss_counters: ClassVar[Sequence[str]] = (
+        "answers_lost",
+        "tcp_dropped",
+        "tp_expired",
+        "tp_unsent",
+        "udp_dropped",
+    )
 
     def __init__(self, config: SomeipEndpoint, context: EndpointContext) -> None:
         self._config = self._running_config = config
@@ -389,12 +396,16 @@ class SomeipTransport(EndpointTransport, PeerTransport):
             self._inbound.deliver(response)
 
     def finish(self) -> Unconfirmed:
-        """Count the messages that wait to be sent again over TCP: a stop opens no connection."""
+        """Send the waiting segments, and count the messages that a stop loses: those without their segments, or TCP.
+
+        It opens no connection, and `close` closes them, after error Responses.
+        """
         own = () if self._connections is None else (self._connections,)
+        streams = (*own, *(port.connections for port in self._service_ports))
+        outputs = (self._outbound, *(port.outbound for port in self._service_ports))
         return Unconfirmed(
-            forgotten=sum(
-                each.unsent_count for each in (*own, *(port.connections for port in self._service_ports))
-            )
+            forgotten=sum(each.flush(JOIN_TIMEOUT_S) for each in outputs)
+            + sum(each.lost_count() for each in streams)
         )
 
     def close(self) -> None:
@@ -895,7 +906,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         * `tp_open` with `tp_bytes` of memory: incomplete messages. `tp_completed`: messages; `tp_duplicates`:
           segments.
         * `tp_segmented`: long messages sent. `tp_waiting` with `tp_waiting_bytes` of payload: not sent completely.
-          `tp_unsent`: abandoned after a part was sent.
+          `tp_unsent`: abandoned after a part was sent, or at a stop. `tp_expired`: dropped at their ttl before that.
         * With TCP: `tcp_open`: connections now; `tcp_accepted`: opened by peers; `tcp_established`: in total; `tcp_ended`.
         * `tcp_waiting`: messages to send again after a connection ended; `tcp_sent_again`; `tcp_dropped`: possibly
           lost.

@@ -33,7 +33,10 @@ _NO_LINGER: Final = Struct("ii").pack(1, 0)
 _COOKIE_INTERVAL_NS: Final = 10_000_000_000
 """Shortest time between two magic cookies. A peer skips at most the bytes between them."""
 # struct tcp_info of linux/tcp.h: tcpi_bytes_acked at 120 (Linux 4.1).
-_TCP_INFO_BYTES_ACKED: Final = Struct("<120xQ")
+_TCP_INFO: Final = Struct("<B119xQ")
+"""The state and the acknowledged bytes."""
+_TCP_ESTABLISHED: Final = 1
+TCP_CLOSE_WAIT: Final = 8
 
 
 class TcpConnection:
@@ -165,6 +168,16 @@ class TcpConnection:
             self.socket.close()
         return unconfirmed
 
+    def lost_count(self) -> int:
+        """The number of unconfirmed messages if the peer has ended the connection; 0 while it lasts."""
+        try:
+            state, _ = self._tcp_info()
+        except OSError:  # no tcp_info
+            return 0
+        if state == _TCP_ESTABLISHED:
+            return 0
+        return self.window.unconfirmed_count(self._acked_offset(), all_read=state == TCP_CLOSE_WAIT)
+
     @property
     def local_address(self) -> TcpAddress | None:
         """Our address of the connection; None after it is closed."""
@@ -173,9 +186,10 @@ class TcpConnection:
         except OSError:
             return None
 
-    def remove_for_peer(self, peer: Hashable) -> list[SentMessage]:
-        """As `UnackedWindow.remove_for_peer`."""
-        return self.window.remove_for_peer(peer, self._acked_offset())
+    def remove_for_peer(self, peer: Hashable, now_ns: int) -> list[SentMessage]:
+        """As `UnackedWindow.remove_for_peer`. A peer with earlier messages lives: it has answered a keep-alive."""
+        silent_ms = self._ack_timeout_ms + _KEEPALIVE_IDLE_S * 1_000
+        return self.window.remove_for_peer(peer, self._acked_offset(), now_ns - silent_ms * _NS_PER_MS)
 
     def shut_down(self, timeout_s: float) -> bool:
         """Send the rest of a message within `timeout_s`, then the end of the stream; returns whether the rest was
@@ -203,11 +217,15 @@ class TcpConnection:
             return 0
 
     def _tcp_info_bytes_acked(self) -> int:
-        info = self.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES_ACKED.size)
-        if len(info) < _TCP_INFO_BYTES_ACKED.size:
+        return self._tcp_info()[1]
+
+    def _tcp_info(self) -> tuple[int, int]:
+        """The state, and the acknowledged bytes. Raises OSError."""
+        info = self.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+        if len(info) < _TCP_INFO.size:
             raise OSError(errno.ENOPROTOOPT, "the kernel does not report acknowledged bytes")
-        (acked,) = _TCP_INFO_BYTES_ACKED.unpack(info)
-        return int(acked)
+        state, acked = _TCP_INFO.unpack(info)
+        return state, acked
 
 
 def start_connect(address: TcpAddress, bind: str, marks: SocketMarks = UNMARKED) -> socket.socket:

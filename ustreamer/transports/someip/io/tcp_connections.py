@@ -66,8 +66,8 @@ class TcpCallbacks(NamedTuple):
 
 
 class TcpConnections:
-    """The receiving thread owns it. Any thread: `connect`, `disconnect`, `expect_host`, `send`, `is_connected`,
-    `statistics`.
+    """The receiving thread owns it. Any thread: `connect`, `disconnect`, `expect_host`, `expect_service`, `send`,
+    `is_connected`, `statistics`.
     """
 
     def __init__(
@@ -200,10 +200,13 @@ class TcpConnections:
         """
         self._peers.send(data, address, deadline_ns, resend_if_unread=resend_if_unread)
 
-    @property
-    def unsent_count(self) -> int:
-        """The messages that wait for the next connections."""
-        return self._peers.unsent_count
+    def lost_count(self) -> int:
+        """The messages that a stop loses, after the end of the receiving thread.
+
+        They wait for the next connections, or a peer has ended their connection and no thread has noticed it.
+        """
+        established = [each for each in self._connections.values() if each.established]
+        return self._peers.unsent_count + sum(each.lost_count() for each in established)
 
     def unsent_messages(self, address: TcpAddress) -> list[bytes]:
         """The messages that wait for the next connection with `address`."""

@@ -226,9 +226,8 @@ class TcpPeers:
                 if peer.connection is not None:
                     # An ECU has connected again. The unconfirmed messages of the older connection go first into this
                     # one, before those that already waited.
-                    peer.unsent.extendleft(
-                        reversed(self._with_deadlines(peer.connection.remove_for_peer(peer)))
-                    )
+                    moved = peer.connection.remove_for_peer(peer, self._monotonic_ns())
+                    peer.unsent.extendleft(reversed(self._with_deadlines(moved)))
                 peer.connection, peer.connecting = connection, None
 
     def on_closed(

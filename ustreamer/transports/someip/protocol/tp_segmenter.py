@@ -88,7 +88,8 @@ class DueSegment(msgspec.Struct, frozen=True):
 class _OutgoingMessage:
     """A message that is not sent completely: its next datagram and the rest."""
 
-    def __init__(self, message: SomeIpMessage, segmentation: TpSegmentation) -> None:
+    def __init__(self, message: SomeIpMessage, segmentation: TpSegmentation, deadline_ns: int | None) -> None:
+        self._deadline_ns = deadline_ns
         self.size = len(message.payload)
         if self.size > segmentation.segment_bytes:
             self._rest = split_into_segments(message, segmentation.segment_bytes)
@@ -102,6 +103,11 @@ class _OutgoingMessage:
     def advance(self) -> None:
         self.next_datagram = next(self._rest, None)
         self.blocked_since_ns = None
+        self._deadline_ns = None  # a part is sent: the rest follows
+
+    def is_expired(self, now_ns: int) -> bool:
+        """Whether nothing of it was sent by its deadline."""
+        return self._deadline_ns is not None and now_ns > self._deadline_ns
 
 
 class TpSegmenter:
@@ -118,18 +124,26 @@ class TpSegmenter:
         self._streams: dict[TpStream, deque[_OutgoingMessage]] = {}
         self._deadlines: DeadlineQueue[TpStream] = DeadlineQueue()
         self._bytes = self._messages = 0
+        self.expired = 0
+        """Messages that were dropped at their deadlines, before their first segments."""
 
     # [impl->TP-760]
     def put_nowait(
-        self, message: SomeIpMessage, address: Address, segmentation: TpSegmentation, now_ns: int
+        self,
+        message: SomeIpMessage,
+        address: Address,
+        segmentation: TpSegmentation,
+        now_ns: int,
+        deadline_ns: int | None = None,
     ) -> TpStream:
-        """Queue a message behind those of its stream. Raises TpQueueFull at the limit, UnencodableMessage as
-        `split_into_segments`.
+        """Queue a message behind those of its stream; its first segment is sent until the deadline.
+
+        Raises TpQueueFull at the limit, UnencodableMessage as `split_into_segments`.
         """
         size = len(message.payload)
         if self._bytes + size > self._limit_bytes or self._messages >= self._limit_messages:
             raise TpQueueFull(size, self._bytes, self._limit_bytes, self._messages)
-        outgoing = _OutgoingMessage(message, segmentation)
+        outgoing = _OutgoingMessage(message, segmentation, deadline_ns)
         self._bytes += size
         self._messages += 1
         stream = (address, message.message_id)
@@ -146,9 +160,13 @@ class TpSegmenter:
     def next_due(self, now_ns: int) -> DueSegment | None:
         """The segment to send first; None if nothing is due."""
         while (stream := self._deadlines.first_due(now_ns)) is not None:
-            if stream in self._streams:
+            if stream not in self._streams:
+                self._deadlines.cancel(stream)  # the pause behind its last message is over
+            elif not self._streams[stream][0].is_expired(now_ns):
                 return self.next_segment(stream)
-            self._deadlines.cancel(stream)  # the pause behind its last message is over
+            else:
+                self.expired += 1
+                self._drop_head(stream, now_ns)
         return None
 
     def next_segment(self, stream: TpStream) -> DueSegment:
@@ -183,11 +201,23 @@ class TpSegmenter:
 
     def drop_message(self, due: DueSegment, now_ns: int) -> None:
         """Drop the message of this segment."""
-        self._remove_head(due.stream)
-        if due.stream in self._streams:
-            self._deadlines.schedule(due.stream, now_ns)
+        self._drop_head(due.stream, now_ns)
+
+    def _drop_head(self, stream: TpStream, now_ns: int) -> None:
+        self._remove_head(stream)
+        if stream in self._streams:
+            self._deadlines.schedule(stream, now_ns)
         else:
-            self._deadlines.cancel(due.stream)
+            self._deadlines.cancel(stream)
+
+    def drop_all(self) -> int:
+        """Drop all messages; returns their number."""
+        dropped = self._messages
+        for stream in self._streams:
+            self._deadlines.cancel(stream)
+        self._streams.clear()
+        self._bytes = self._messages = 0
+        return dropped
 
     def _remove_head(self, stream: TpStream) -> None:
         queue = self._streams[stream]

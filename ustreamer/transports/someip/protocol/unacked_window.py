@@ -75,12 +75,19 @@ class UnackedWindow:
         ):
             self._recently_acked_bytes -= recent.popleft().size
 
-    def remove_for_peer(self, peer: Hashable, acked: int) -> list[SentMessage]:
-        """Remove the unacknowledged messages for `peer`, in order: they move to another connection."""
+    def remove_for_peer(self, peer: Hashable, acked: int, since_ns: int) -> list[SentMessage]:
+        """Remove the unconfirmed messages for `peer`; returns those that move to another connection, in order.
+
+        These are the unacknowledged ones and, if sent since `since_ns`, the acknowledged ones that may be unread. The
+        peer may have restarted, and after the end of this connection they would come after newer messages.
+        """
         self.acknowledge(acked)
-        removed = [each for each in self._sent if each.peer is peer]
+        recent = [each for each in self._recently_acked if each.sent_at_ns >= since_ns]
+        removed = [each for each in (*recent, *self._sent) if each.peer is peer]
         self._sent = deque(each for each in self._sent if each.peer is not peer)
+        self._recently_acked = deque(each for each in self._recently_acked if each.peer is not peer)
         self.unacked_bytes = sum(each.size for each in self._sent)
+        self._recently_acked_bytes = sum(each.size for each in self._recently_acked)
         return removed
 
     def unconfirmed(self, acked: int, *, all_read: bool) -> list[SentMessage]:
@@ -88,9 +95,16 @@ class UnackedWindow:
 
         `all_read`: the peer closed in good order. If it also acknowledged everything, it has read everything.
         """
-        self.acknowledge(acked)
-        unconfirmed = [*([] if all_read and not self._sent else self._recently_acked), *self._sent]
+        unconfirmed = self._unconfirmed(acked, all_read=all_read)
         self._sent.clear()
         self._recently_acked.clear()
         self.unacked_bytes = self._recently_acked_bytes = 0
         return unconfirmed
+
+    def unconfirmed_count(self, acked: int, *, all_read: bool) -> int:
+        """The number of messages that `unconfirmed` would return."""
+        return len(self._unconfirmed(acked, all_read=all_read))
+
+    def _unconfirmed(self, acked: int, *, all_read: bool) -> list[SentMessage]:
+        self.acknowledge(acked)
+        return [*([] if all_read and not self._sent else self._recently_acked), *self._sent]
