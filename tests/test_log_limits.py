@@ -139,7 +139,9 @@ BOUNDED = {
         "usubscription.via_unreadable",
         "usubscription.store_migrated",
         "usubscription.updates_not_sent",
+        "streamer.log_lines_left_out",
         "wamp.events_lost",
+        "wamp.publications_not_ended",
         "zenoh.close_failed",
     },
     "by an action of the operator on this machine": {

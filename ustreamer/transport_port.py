@@ -378,6 +378,11 @@ class EndpointTransport(UTransport):
     """True: each subscriber is a delivery target. False: all subscribers behind the endpoint are one target."""
     inline: ClassVar[bool] = False
     """True: `send` never waits, so the thread that received a message can always call it."""
+    loss_counters: ClassVar[Sequence[str]] = ()
+    """The counters of `statistics` for messages that are or may be lost, and that the ledger does not have as lost.
+
+    The last log line of a run has those that are not 0.
+    """
 
     def send_window(self) -> int:
         """Bytes that `send` accepts from now on without waiting, if no other thread sends; 0 if unknown.
@@ -415,10 +420,11 @@ class EndpointTransport(UTransport):
         """Release all resources. Idempotent; also valid for an endpoint that was never opened."""
 
     def finish(self) -> Unconfirmed:
-        """Close the connections, and return the sent messages that are not known to have arrived.
+        """Return the sent messages that are not known to have arrived. It may close the connections to find out.
 
-        The streamer calls this at a stop, when nothing more is to be sent, and `close` later. A durable endpoint keeps
-        the messages on disk for the next start; others make dead letters of them. The default knows of none.
+        The streamer calls this at a stop, when only error Responses are still to be sent, and `close` later. A durable
+        endpoint keeps the messages on disk for the next start; others make dead letters of them. The default knows of
+        none.
         """
         return Unconfirmed()
 

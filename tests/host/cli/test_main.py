@@ -180,8 +180,10 @@ def ended(*arguments: str) -> int:
 Output = pytest.CaptureFixture[str]
 
 
-def process(*arguments: str, site: Path | None = None, **how: Any) -> subprocess.Popen[str]:
-    code = "import sys; from ustreamer.host.cli.main import main; sys.exit(main())"
+MAIN = "import sys; from ustreamer.host.cli.main import main; sys.exit(main())"
+
+
+def process(*arguments: str, site: Path | None = None, code: str = MAIN, **how: Any) -> subprocess.Popen[str]:
     paths = [str(site)] if site else []
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")])}
     environment.pop("PYTHONUNBUFFERED", None)  # some containers set it, which hides a missing flush
@@ -508,27 +510,27 @@ def test_a_failed_run_ends_with_the_exit_code_of_its_reason(
 
 
 def test_a_streamer_without_unsent_messages_ends_with_0(
-    tester: Path, written: Written, capsys: Output
+    tester: Path, written: Written, capfd: Output
 ) -> None:
     assert ended("run", written(LOCAL, "[plugins.tester]\nends_itself = true")) == 0
-    assert capsys.readouterr().out == "READY\n"
+    assert capfd.readouterr().out == "READY\n"
 
 
 def test_unsent_messages_after_the_drain_time_end_with_75(
-    tester: Path, written: Written, capsys: Output
+    tester: Path, written: Written, capfd: Output
 ) -> None:
     down = '[endpoints.b]\ntransport = "down"\nauthorities = ["cloud"]'
     tester_that_ends = "[plugins.tester]\nends_itself = true"
     began = time.monotonic()
     assert ended("run", written(LOCAL, down, tester_that_ends)) == 0
     nothing_to_send_s = time.monotonic() - began
-    capsys.readouterr()
+    capfd.readouterr()
     path = written(LOCAL, down, f"{tester_that_ends}\nmessages = 3")
     began = time.monotonic()
     assert ended("run", path, "--drain", "0.05") == 75
     # Without the option it would be 5.
     assert 0.05 <= time.monotonic() - began < nothing_to_send_s + 4.0
-    out, err = capsys.readouterr()
+    out, err = capfd.readouterr()
     assert out == "READY\n"
     assert err.splitlines()[-1] == "3 messages were not sent within 0.05 s"
 
@@ -545,11 +547,11 @@ def test_unsent_messages_after_the_drain_time_end_with_75(
     ],
 )
 def test_the_log_is_written_to_stderr_in_the_given_format(
-    tester: Path, written: Written, capsys: Output, arguments: str, form: str | None
+    tester: Path, written: Written, capfd: Output, arguments: str, form: str | None
 ) -> None:
     path = written(LOCAL, "[plugins.tester]\nends_itself = true")
     assert ended("run", path, *arguments.split()) == 0
-    out, err = capsys.readouterr()
+    out, err = capfd.readouterr()
     assert out == "READY\n"
     if form is None:
         assert err == ""
@@ -579,6 +581,24 @@ def test_a_streamer_prints_ready_once_and_ends_with_0_on_a_signal(
     lines = err.splitlines()
     assert [json.loads(line)["event"] for line in lines] == ["streamer.started", "streamer.stopped"]
     assert len(lines[-1]) < 600
+
+
+HANGUP_AT_AN_IMPORT = """
+import os, signal, sys
+class Hangup:
+    def find_spec(self, name, *_):
+        if name == "ustreamer.host.runtime.process":
+            os.kill(os.getpid(), signal.SIGHUP)
+sys.meta_path.insert(0, Hangup())
+"""
+
+
+def test_a_request_to_reload_does_not_end_a_streamer_that_starts(written: Written) -> None:
+    with process("run", written(LOCAL), code=HANGUP_AT_AN_IMPORT + MAIN) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "READY\n"
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(DEADLINE_S) == 0
 
 
 def test_the_second_signal_ends_the_process_at_once(tester: Path, written: Written) -> None:

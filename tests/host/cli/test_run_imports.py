@@ -12,8 +12,8 @@ import pytest
 from ustreamer.host.cli.main import parser
 
 CONFIG: Final = Path(__file__).parents[3] / "configs" / "minimal.toml"
-MAX_OWN_MODULES: Final = 241
-"""241 today, 0.25 ms of the start each. Raise it only for what every streamer needs; import the rest on demand."""
+MAX_OWN_MODULES: Final = 242
+"""242 today, 0.25 ms of the start each. Raise it only for what every streamer needs; import the rest on demand."""
 LOADED: Final = """\
 import sys
 from pathlib import Path

@@ -4,6 +4,7 @@
 import threading
 import time
 from collections.abc import Collection, Sequence
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -28,10 +29,10 @@ from ustreamer.core.egress.limits import QueuedMessage
 from ustreamer.hooks import PluginContext, hookimpl
 from ustreamer.host.egress.endpoint_queue import EndpointQueue
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
-from ustreamer.host.runtime.draining import drain, stop_summary
+from ustreamer.host.runtime.draining import counted_losses, drain, stop_summary
 from ustreamer.host.storage.dead_letter_store import DIRECTORY, read_letters
 from ustreamer.testing.messages import new_id
-from ustreamer.transport_port import Unconfirmed
+from ustreamer.transport_port import EndpointTransport, Unconfirmed
 from ustreamer.uprotocol.umessage import (
     UMessage,
     notification,
@@ -285,23 +286,42 @@ def test_a_message_that_arrives_after_the_drain_is_a_dead_letter_and_not_queued(
 @pytest.mark.parametrize(
     ("ledger", "left", "sentence"),
     [
-        (EMPTY_LEDGER, (0, 0, 0), "0 received: nothing to deliver; 0 unaccounted"),
+        (EMPTY_LEDGER, (0, 0, 0, {}), "0 received: nothing to deliver; 0 unaccounted"),
         (
             LedgerSnapshot(9, 6, 2, 0, 0, 0, 1, 0),
-            (0, 0, 0),
+            (0, 0, 0, {}),
             "9 received: 6 delivered, 2 throttled, 1 no_subscriber; 0 unaccounted",
         ),
         (
             LedgerSnapshot(9, 6, 0, 0, 2, 0, 0, 0),
-            (2, 3, 4),
+            (2, 3, 4, {}),
             "9 received: 6 delivered, 2 dead_lettered; 1 unaccounted, 2 not sent in time, 3 not confirmed, 4 kept on disk",
+        ),
+        (
+            LedgerSnapshot(9, 9, 0, 0, 0, 0, 0, 0),
+            (0, 0, 0, {"tcp_dropped": 2, "udp_dropped": 31}),
+            "9 received: 9 delivered; 0 unaccounted; may be lost: 2 tcp_dropped, 31 udp_dropped",
         ),
     ],
 )
 def test_the_end_of_a_run_is_one_sentence(
-    ledger: LedgerSnapshot, left: tuple[int, int, int], sentence: str
+    ledger: LedgerSnapshot, left: tuple[int, int, int, dict[str, int]], sentence: str
 ) -> None:
     assert stop_summary(ledger, *left) == sentence
+
+
+def test_the_counters_of_losses_are_added_over_all_endpoints() -> None:
+    chassis = cast(EndpointTransport, SimpleNamespace(loss_counters=("tcp_dropped", "udp_dropped")))
+    backbone = cast(EndpointTransport, SimpleNamespace(loss_counters=("not_retransmitted",)))
+    found = counted_losses(
+        {"front": chassis, "rear": chassis, "backbone": backbone},
+        {
+            "front": {"udp_dropped": 3, "tcp_dropped": 0, "sent": 9},
+            "rear": {"udp_dropped": 4, "spool_lost": 1},
+            "backbone": {"udp_dropped": 5, "not_retransmitted": 2},
+        },
+    )
+    assert found == {"not_retransmitted": 2, "spool_lost": 1, "udp_dropped": 7}
 
 
 class Retried:

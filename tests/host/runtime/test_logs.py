@@ -1,20 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Log lines: their JSON fields, their console form, and robustness against any field."""
+"""Log lines: their JSON fields, their console form, robustness against any field, and a pipe that takes nothing."""
 
 import io
 import json
 import logging
+import os
 import re
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TextIO
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.waiting import wait_until
 from ustreamer.host.runtime import logs
+from ustreamer.host.runtime.log_stream import MAX_CHARS, LogStream
 from ustreamer.host.runtime.logs import Console, JsonLines
 from ustreamer.uprotocol.ustatus import UCode
 from ustreamer.uprotocol.uuri import UUri
@@ -234,6 +237,7 @@ def test_a_journal_reads_the_level_of_each_line(level: str, number: int) -> None
 def test_log_configuration_writes_to_stderr_by_default(capsys: pytest.CaptureFixture[str]) -> None:
     logs.configure_logging()
     LOGGER.warning("careful")
+    logs.wait_written()
     out, err = capsys.readouterr()
     assert out == ""
     assert "WARNING careful" in err
@@ -301,3 +305,71 @@ def test_the_log_level_debug_shows_the_fields_next_to_a_summary(level: str, show
     logs.configure_logging("console", level, stream)
     LOGGER.info("streamer.stopped", extra={"summary": "7 received", "ledger": {"received": 7}})
     assert ("ledger" in stream.getvalue()) is shown
+
+
+# ------------------------------------------------------------------------------------- a pipe that is not read
+
+LINE = "x" * 999 + "\n"
+
+
+class Pipe:
+    """A stream to a pipe. Nothing reads it until `read_lines`."""
+
+    def __init__(self) -> None:
+        read, write = os.pipe()
+        self._output = os.fdopen(read, encoding="utf-8")
+        self.input: TextIO = os.fdopen(write, "w", encoding="utf-8")
+        self.reports: list[int] = []
+        self.stream = LogStream(self.input, self.reports.append)
+
+    def read_lines(self, number: int) -> list[str]:
+        return [self._output.readline() for _ in range(number)]
+
+    def close(self) -> None:
+        self._output.close()
+
+
+@pytest.fixture
+def pipe() -> Iterator[Pipe]:
+    made = Pipe()
+    yield made
+    made.close()
+
+
+def test_lines_are_written_in_order(pipe: Pipe) -> None:
+    for number in range(50):
+        pipe.stream.write(f"{number}\n")
+    assert pipe.stream.wait_written(10.0)
+    assert pipe.read_lines(50) == [f"{number}\n" for number in range(50)]
+
+
+def test_a_pipe_that_is_not_read_stops_no_writer_and_costs_only_the_lines_without_room(pipe: Pipe) -> None:
+    written = 3 * MAX_CHARS // len(LINE)
+    for number in range(written):
+        pipe.stream.write(f"{number:04}{LINE[4:]}")
+    left_out = pipe.stream.left_out
+    # Of the others the pipe has 64 KB, and the rest waits.
+    assert MAX_CHARS // len(LINE) <= written - left_out <= (MAX_CHARS + 80_000) // len(LINE)
+    assert not pipe.stream.wait_written(0.01)
+    kept = pipe.read_lines(written - left_out)
+    assert kept == sorted(kept)
+    assert pipe.stream.wait_written(10.0)
+    wait_until(lambda: pipe.reports == [left_out])
+    pipe.stream.write("again\n")
+    assert pipe.read_lines(1) == ["again\n"]
+
+
+def test_a_closed_pipe_costs_nothing_but_the_lines(pipe: Pipe) -> None:
+    pipe.close()
+    for _ in range(3):
+        pipe.stream.write(LINE)
+        assert pipe.stream.wait_written(10.0)
+
+
+def test_lines_that_stderr_does_not_take_are_counted(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", pipe.input)
+    logs.configure_logging()
+    assert logs.suppressed_lines() == {}
+    for _ in range(2 * MAX_CHARS // len(LINE)):
+        LOGGER.warning(LINE)
+    assert logs.suppressed_lines()["streamer.log_lines_left_out"] > 0

@@ -1,20 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
 """Dead letters of a whole streamer, dispatched again."""
 
+from collections.abc import Iterable
+from pathlib import Path
+from threading import Event
+from typing import Any, Final
+
 import pytest
 
 from tests.host.streamer_bench import OWN, TOPIC, Bench, fake, link, wait_persisted_letters
 from tests.host.waiting import eventually
+from tests.waiting import DEADLINE_S
 from ustreamer.core.peers.election import Announcement, AnnouncementRole
+from ustreamer.host.admin.server import RedriveRequest
+from ustreamer.host.admin.status import RedriveResult
+from ustreamer.host.runtime import control as runtime_control
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
+from ustreamer.host.runtime.control import Control
 from ustreamer.host.runtime.redrive import Redriver
+from ustreamer.host.runtime.streamer import Streamer
+from ustreamer.host.storage.spool import Spool
 from ustreamer.testing.messages import new_id
 from ustreamer.uprotocol.uattributes import UPayloadFormat
 from ustreamer.uprotocol.umessage import (
     notification,
+    publish,
 )
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
+
+RECEIVER: Final = UUri("dash", 7, 1, 0)
+DURABLE: Final = fake("dash", "dash", transport="sessions", receivers=[str(RECEIVER)], durable=True)
+RETRY: Final = "[egress.default]\nretry = { first_ms = 600_000, max_ms = 600_000 }"
 
 
 def test_a_dead_letter_is_stored_and_redriven_as_a_new_message(bench: Bench) -> None:
@@ -90,3 +107,62 @@ def test_a_dead_letter_forwarded_by_a_peer_cannot_be_redriven(bench: Bench) -> N
     assert refused.value.code is UCode.FAILED_PRECONDITION
     streamer._peers.on_announcements("inside", frozenset())
     assert streamer.redrive(number).number == number
+
+
+def letters_at_a_durable_endpoint(bench: Bench, number: int) -> tuple[Streamer, Control]:
+    """A streamer with dead letters, whose endpoint is away from now on."""
+    streamer = bench.started(fake("car", TOPIC.authority_name), DURABLE, RETRY)
+    link(streamer, "dash").fault = UCode.INTERNAL
+    for _ in range(number):
+        link(streamer, "car").receive_message(publish(new_id(), TOPIC, b"x"))
+    wait_persisted_letters(streamer, number)
+    link(streamer, "dash").fault = UCode.UNAVAILABLE
+    return streamer, Control(streamer, Path("none.toml"), lambda path: pytest.fail("no reload"))
+
+
+def redrive_all(control: Control) -> RedriveResult:
+    result = control.handle_request(RedriveRequest(None))
+    assert isinstance(result, RedriveResult)
+    return result
+
+
+def test_a_dead_letter_is_deleted_when_its_message_is_on_disk(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill between both would lose it."""
+    streamer, control = letters_at_a_durable_endpoint(bench, 250)
+    store, on_disk = streamer.dead_letter_writer.store, list[int]()
+    delete = store.delete
+
+    def noting(numbers: Iterable[int]) -> int:
+        [queue] = (each for each in streamer.egress_queues() if each.endpoint == "dash")
+        on_disk.append(queue.persisted)
+        return delete(numbers)
+
+    monkeypatch.setattr(store, "delete", noting)
+    result = redrive_all(control)
+    assert (result.redriven, result.left) == (250, 0)
+    assert on_disk == [100, 200, 250]
+
+
+def test_a_dead_letter_stays_while_a_disk_does_not_take_its_message(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streamer, control = letters_at_a_durable_endpoint(bench, 150)
+    hangs = Event()
+    commit = Spool.commit
+
+    def hanging(*arguments: Any, **named: Any) -> Any:
+        hangs.wait(DEADLINE_S)
+        return commit(*arguments, **named)
+
+    monkeypatch.setattr(Spool, "commit", hanging)
+    monkeypatch.setattr(runtime_control, "_SAFE_WAIT_S", 0.1)
+    try:
+        result = redrive_all(control)
+    finally:
+        hangs.set()
+    assert (result.redriven, result.left) == (0, 150)
+    assert "and not deleted: a durable endpoint cannot write it to disk" in result.reasons[0].reason
+    assert result.reasons[-1].reason == "the disk is full or slow"
+    assert len(streamer.dead_letter_writer.store.numbers()) == 150

@@ -9,7 +9,9 @@ the import of modules.
 import argparse
 import gc
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from enum import IntEnum
@@ -30,6 +32,8 @@ Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # n
 """The action to which commands are added."""
 
 _MAX_SECONDS: Final = 86_400
+_READY_S: Final = 1.0
+"""How long the start waits for an output that does not take READY."""
 
 
 class ExitCode(IntEnum):
@@ -445,30 +449,45 @@ def _port(text: str) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a request to read the configuration, which this does
+    from ustreamer.host.runtime import logs, process
+
     gc.disable()  # until READY: a start makes objects and drops few, and collections were a tenth of its CPU
     try:
-        from ustreamer.host.runtime import logs, process
-
         logs.configure_logging(arguments.log_format, arguments.log_level)
         undelivered = process.run(
             process.load(arguments.config), arguments.drain, _print_ready, arguments.audit
         )
+        if undelivered.unsent:
+            logs.write_text(f"{undelivered.unsent} messages were not sent within {arguments.drain:g} s")
+        if undelivered.unconfirmed:
+            logs.write_text(f"{undelivered.unconfirmed} messages were sent but may not have arrived")
     finally:
         gc.enable()
-    if undelivered.unsent:
-        print(f"{undelivered.unsent} messages were not sent within {arguments.drain:g} s", file=sys.stderr)
-    if undelivered.unconfirmed:
-        print(f"{undelivered.unconfirmed} messages were sent but may not have arrived", file=sys.stderr)
+        logs.wait_written()
     return ExitCode.NOT_DRAINED if any(undelivered) else ExitCode.OK
 
 
 def _print_ready() -> None:
-    try:
-        print("READY", flush=True)
-    except BrokenPipeError:
-        raise
-    except OSError as error:  # a file on a full disk, which must not end the streamer
-        import logging
+    """Write READY to the output. A terminal after Ctrl-S takes it later: meanwhile the streamer runs and stops.
+
+    Not by `print`: at the end of the process, the lock of a stream that waits would end it with SIGABRT.
+    """
+    errors: list[OSError] = []
+
+    def write() -> None:
+        try:
+            os.write(sys.stdout.fileno(), b"READY\n")
+        except OSError as error:
+            errors.append(error)
+
+    writing = threading.Thread(target=write, name="READY", daemon=True)
+    writing.start()
+    writing.join(_READY_S)
+    for error in errors:
+        if isinstance(error, BrokenPipeError):
+            raise error
+        import logging  # a file on a full disk, which must not end the streamer
 
         extra = {"reason": str(error)}
         logging.getLogger("ustreamer.streamer").warning("streamer.ready_not_printed", extra=extra)

@@ -28,7 +28,7 @@ from ustreamer.core.delivery.ledger import Ledger, Verdict
 from ustreamer.core.delivery.plugin_errors import FOREIGN_ERRORS
 from ustreamer.core.delivery.ports import SendBatch, SendOne
 from ustreamer.core.egress.egress_queue import EgressQueue
-from ustreamer.core.egress.limits import OVERHEAD_BYTES, EgressLimits, QueuedMessage
+from ustreamer.core.egress.limits import NEVER_NS, OVERHEAD_BYTES, EgressLimits, QueuedMessage
 from ustreamer.core.egress.subscriber_queue import SubscriberQueue
 from ustreamer.core.egress.wait_budget import WaitBudget
 from ustreamer.host.egress.send_worker import OnUndelivered, SendWorker
@@ -393,6 +393,10 @@ class EndpointQueue(SendWorker):
             self._changed.notify_all()
 
     # --- stopping and reading ----------------------------------------------------------------------------------------
+
+    def safe_before_ns(self) -> int:
+        """Messages received before this time are as safe as this endpoint keeps them: in memory, they are at once."""
+        return NEVER_NS
 
     def wait_empty(self, deadline_ns: int) -> bool:
         """Wait until nothing is queued or in flight, at most until the monotonic `deadline_ns`; returns success."""

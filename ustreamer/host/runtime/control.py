@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 MAX_LISTED: Final = 1_000
 """Dead letters that a response lists one by one."""
 _BATCH: Final = 100  # dead letters deleted in one commit; a power failure can duplicate as many
+_SAFE_WAIT_S: Final = 5.0
+"""For durable endpoints to write a batch. A redrive ends if they do not."""
 _CALLS: Final = (UMessageType.REQUEST, UMessageType.RESPONSE)
 
 log = logging.getLogger("ustreamer.control")
@@ -188,6 +190,14 @@ class Control:
                     batch.append(self._streamer.redrive(number))
                 except UStatusError as error:
                     left.append(NotRedriven(number, error.message))
+            # Only then: a kill would lose a message that is neither a letter nor on disk.
+            if batch and not self._streamer.wait_safe(_SAFE_WAIT_S):
+                text = "sent as {}, and not deleted: a durable endpoint cannot write it to disk"
+                left += [NotRedriven(each.number, text.format(each.new_id)) for each in batch]
+                left += [
+                    NotRedriven(number, "the disk is full or slow") for number in numbers[start + _BATCH :]
+                ]
+                break
             store.delete(each.number for each in batch)
             done += batch
         log.info("dead_letters.redriven", extra={"redriven": len(done), "left": len(left)})

@@ -7,6 +7,7 @@ that were sent but may not have arrived.
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -28,15 +29,30 @@ _POLL_S: Final = 0.005
 STOPPED: Final = UStatus(UCode.UNAVAILABLE, "the streamer was stopped before this could be sent")
 
 
-def stop_summary(ledger: LedgerSnapshot, unsent: int, unconfirmed: int, persisted: int) -> str:
-    """The end of a run in one sentence, for people: the counts of the ledger that are not 0, and what is left."""
+def stop_summary(
+    ledger: LedgerSnapshot, unsent: int, unconfirmed: int, persisted: int, losses: Mapping[str, int]
+) -> str:
+    """The end of a run in one sentence, for people: the counts of the ledger that are not 0, what is left, and `losses`."""
     counts = {
         name: count for name, count in msgspec.to_builtins(ledger).items() if count and name != "received"
     }
     settled = ", ".join(f"{count} {name}" for name, count in counts.items()) or "nothing to deliver"
     left = {"not sent in time": unsent, "not confirmed": unconfirmed, "kept on disk": persisted}
     rest = "".join(f", {count} {name}" for name, count in left.items() if count)
-    return f"{ledger.received} received: {settled}; {ledger.unaccounted} unaccounted{rest}"
+    lost = ", ".join(f"{count} {name}" for name, count in losses.items())
+    may_be_lost = f"; may be lost: {lost}" if lost else ""
+    return f"{ledger.received} received: {settled}; {ledger.unaccounted} unaccounted{rest}{may_be_lost}"
+
+
+def counted_losses(
+    transports: Mapping[str, EndpointTransport], endpoints: Mapping[str, Mapping[str, int]]
+) -> dict[str, int]:
+    """The counters of messages that may be lost, over all endpoints, without those that are 0."""
+    counts: Counter[str] = Counter()
+    for name, counters in endpoints.items():
+        for counter in (*transports[name].loss_counters, "spool_lost"):
+            counts[counter] += counters.get(counter, 0)
+    return {name: count for name, count in sorted(counts.items()) if count}
 
 
 def drain(

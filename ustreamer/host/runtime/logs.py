@@ -13,12 +13,17 @@ from typing import Any, Final, Literal, TextIO, TypeAlias
 
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.host.runtime.log_limiter import LogLimiter
+from ustreamer.host.runtime.log_stream import LogStream
 from ustreamer.host.runtime.recent_events import recent_log
+
+log = logging.getLogger("ustreamer.streamer")
 
 LogForm: TypeAlias = Literal["console", "journal", "json"]
 
 SUMMARY: Final = "summary"
 """The field of an event with many fields that has a sentence for people in place of the others."""
+_WRITE_S: Final = 5.0
+"""For a terminal or a pipe to take what waits, at the end of the process. A busy machine may need seconds for it."""
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
@@ -124,8 +129,8 @@ _SYSLOG_LEVELS: Final = (
 
 
 def configure_logging(form: LogForm = "console", level: str = "INFO", stream: TextIO | None = None) -> None:
-    """Write the log of all loggers below `ustreamer` to `stream` (default stderr)."""
-    handler = logging.StreamHandler(stream or sys.stderr)
+    """Write the log of all loggers below `ustreamer` to `stream`; by default to stderr, and without waiting for it."""
+    handler: logging.StreamHandler[Any] = logging.StreamHandler(stream or _stderr_stream())
     is_verbose = level.upper() == "DEBUG"
     formatters: Mapping[LogForm, logging.Formatter] = {
         "console": Console(verbose=is_verbose),
@@ -139,6 +144,32 @@ def configure_logging(form: LogForm = "console", level: str = "INFO", stream: Te
     recent_log()
     root.setLevel(level.upper())
     root.propagate = False
+
+
+def _stderr_stream() -> LogStream | None:
+    return None if sys.stderr is None else LogStream(sys.stderr, _report_left_out)
+
+
+def _report_left_out(lines: int) -> None:
+    log.warning("streamer.log_lines_left_out", extra={"lines": lines})
+
+
+def _streams() -> Iterator[LogStream]:
+    for handler in logging.getLogger("ustreamer").handlers:
+        if isinstance(handler, logging.StreamHandler) and isinstance(handler.stream, LogStream):
+            yield handler.stream
+
+
+def write_text(text: str) -> None:
+    """Write a line for people behind the log, without waiting for long, at the end of the process."""
+    for each in _streams():
+        each.write(f"{text}\n")
+
+
+def wait_written() -> None:
+    """Wait until the log is written, but not for a terminal that takes nothing. Call it at the end of the process."""
+    for each in _streams():
+        each.wait_written(_WRITE_S)
 
 
 def _limiters() -> Iterator[tuple[logging.Handler, LogLimiter]]:
@@ -156,5 +187,7 @@ def write_due(*, at_end: bool = False) -> None:
 
 
 def suppressed_lines() -> Mapping[str, int]:
-    """The number of log lines that the limit left out, by event."""
-    return {event: count for _, limiter in _limiters() for event, count in limiter.suppressed().items()}
+    """The number of log lines that the limit left out, by event; and of those that stderr did not take."""
+    found = {event: count for _, limiter in _limiters() for event, count in limiter.suppressed().items()}
+    left_out = sum(each.left_out for each in _streams())
+    return found | ({"streamer.log_lines_left_out": left_out} if left_out else {})

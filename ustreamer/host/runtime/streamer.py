@@ -5,6 +5,7 @@ them.
 
 import logging
 import os
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -64,7 +65,13 @@ from ustreamer.host.egress.endpoint_queue import EndpointQueue, EndpointQueueSta
 from ustreamer.host.runtime import logs, plugins
 from ustreamer.host.runtime.advertiser import PeerWatcher, SubscribedTopics, TopicAdvertiser
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
-from ustreamer.host.runtime.draining import STOPPED, drain, reclaim_unconfirmed, stop_summary
+from ustreamer.host.runtime.draining import (
+    STOPPED,
+    counted_losses,
+    drain,
+    reclaim_unconfirmed,
+    stop_summary,
+)
 from ustreamer.host.runtime.late_subscribers import LateSubscribers
 from ustreamer.host.runtime.listener_filters import EndpointListeners
 from ustreamer.host.runtime.recent_events import RecentEvents
@@ -107,6 +114,7 @@ SPOOL: Final = "spool"
 """The directory in `state_dir` with the spools of durable endpoints."""
 # For a thread to end after a stop request: longer than any internal wait, shorter than a supervisor's.
 _JOIN_S: Final = 2.0
+_SAFE_POLL_S: Final = 0.005
 
 
 class Streamer:
@@ -599,15 +607,17 @@ class Streamer:
             self._close()
         counts = self.ledger()
         ledger = msgspec.to_builtins(counts)
+        losses = counted_losses(self.transports, endpoints)
         logs.write_due(at_end=True)
         log.info(
             "streamer.stopped",
             extra={
-                logs.SUMMARY: stop_summary(counts, unsent, self.unconfirmed, persisted),
+                logs.SUMMARY: stop_summary(counts, unsent, self.unconfirmed, persisted, losses),
                 "unsent": unsent,
                 "unconfirmed": self.unconfirmed,
                 "persisted": persisted,
                 "ledger": ledger,
+                "losses": losses,
                 "endpoints": endpoints,
                 "dead_letters": self._dead_letter_statistics(),
             },
@@ -644,6 +654,17 @@ class Streamer:
     def redrive(self, number: int) -> Redriven:
         """Dispatch a dead letter again; see `redrive.Redriver`."""
         return self._redriver(number)
+
+    def wait_safe(self, timeout_s: float) -> bool:
+        """Wait until each durable endpoint has written or sent what was dispatched so far. False: the time is over."""
+        since_ns = self._clock.monotonic_ns()
+        end_ns = since_ns + round(timeout_s * 1e9)
+        queues = self._egress_queues.values()
+        while any(each.safe_before_ns() <= since_ns for each in queues):
+            if self._clock.monotonic_ns() > end_ns:
+                return False
+            time.sleep(_SAFE_POLL_S)
+        return True
 
     # --- statistics --------------------------------------------------------------------------------------------------
 
