@@ -79,6 +79,15 @@ def assert_nothing_is_lost(outcomes: Sequence[OutageOutcome]) -> None:
         assert outcome.first_received == sorted(outcome.first_received), outcome
 
 
+def assert_missed_is_counted(outcomes: Sequence[OutageOutcome]) -> None:
+    for outcome in outcomes:
+        assert_ledger_balanced(outcome.ledger)
+        assert outcome.missed[0] == 0, outcome
+        assert _HZ <= outcome.missed[1] <= outcome.sent_while_node_lost, outcome
+        # Since the last keep-alive before the freeze, until it was back.
+        assert outcome.sent_while_node_lost <= (_LONG_S + 10) * _HZ, outcome
+
+
 @durable_or_not
 def test_a_streamer_that_was_frozen_for_about_the_lease_loses_nothing(
     freezes: dict[str, list[OutageOutcome]], durable: str
@@ -91,12 +100,7 @@ def test_what_was_sent_while_one_of_two_subscribers_was_lost_is_counted(
     freezes: dict[str, list[OutageOutcome]], durable: str
 ) -> None:
     """Zenoh closes its link after the lease, and sends to the other one."""
-    [outcome] = freezes[f"subscriber {durable}"]
-    assert_ledger_balanced(outcome.ledger)
-    assert outcome.missed[0] == 0, outcome
-    assert _HZ <= outcome.missed[1] <= outcome.sent_while_node_lost, outcome
-    # Since the last keep-alive before the freeze, until it was back.
-    assert outcome.sent_while_node_lost <= (_LONG_S + 10) * _HZ, outcome
+    assert_missed_is_counted(freezes[f"subscriber {durable}"])
 
 
 @pytest.mark.soak
@@ -105,3 +109,4 @@ def test_20_freezes_lose_nothing(tmp_path: Path) -> None:
         outcomes = run_freezes(tmp_path / f"{number}")
         for durable in ("false", "true"):
             assert_nothing_is_lost(outcomes[f"streamer {durable}"])
+            assert_missed_is_counted(outcomes[f"subscriber {durable}"])

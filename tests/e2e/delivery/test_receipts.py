@@ -224,6 +224,7 @@ class TwoReceiversScenario(ReceiptScenario):
 
         Then start the second receiver.
         """
+        self._wait_receivers_quiet()
         self._second.kill()
         before = self._send_to_disk()
         self.restart(with_sigterm=with_sigterm)
@@ -231,6 +232,7 @@ class TwoReceiversScenario(ReceiptScenario):
 
     def restart_both_receivers(self, away_s: float) -> None:
         """Send while both receivers are killed, for this time. Let the first one give all receipts, then start the second."""
+        self._wait_receivers_quiet()
         self._receiver.kill()
         self._second.kill()
         receipts = self._receipts()
@@ -238,6 +240,13 @@ class TwoReceiversScenario(ReceiptScenario):
         Event().wait(away_s)
         self._receiver = self._start_receiver()
         self._start_second_after_the_first(receipts + self.sent - before)
+
+    def _wait_receivers_quiet(self) -> None:
+        """Until a kill of a receiver repeats nothing: what is on its disk is sent again, also to its application."""
+        until = time.monotonic() + START_S
+        for config in self._receiver_config, self._second_config:
+            while found := events_on_disk(config.parent / config.stem, "apps"):
+                assert time.monotonic() < until, found
 
     def _send_to_disk(self) -> int:
         """Returns the number of the first event."""

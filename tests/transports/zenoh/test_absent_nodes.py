@@ -13,6 +13,8 @@ from ustreamer.transports.zenoh.connected_node import NodeLoss
 START_MS: Final = 20_700
 FREEZE_MS: Final = 9_500
 LEASE_MS: Final = 10_000
+LONGEST_MS: Final = 60_000 + 1_000 + LEASE_MS + 2_000
+"""An absence, the time until subscribers are declared, and the time before it."""
 
 
 class Nodes:
@@ -272,10 +274,39 @@ def test_at_a_stop_those_are_absent_that_may_return_and_missed_what_others_recei
 
 
 def test_the_sent_messages_of_a_time_are_known_to_the_tick() -> None:
-    totals = SentTotals()
+    totals = SentTotals(LEASE_MS * MS)
     for tick in range(1, 2_001):
         totals.add(tick * 50 * MS, tick)
     assert totals.sent_since(100_000 * MS) == 0
     assert totals.sent_since(99_999 * MS) == 1
     assert totals.sent_since(50_000 * MS) == 1_000
-    assert totals.sent_since(0) == 1_599  # older than what is remembered
+    assert totals.sent_since(100_000 * MS - LONGEST_MS * MS) == LONGEST_MS // 50
+    assert totals.sent_since(0) == LONGEST_MS // 50  # older than what is kept
+
+
+def test_many_ticks_in_a_short_time_do_not_shorten_the_time_that_is_kept() -> None:
+    totals = SentTotals(LEASE_MS * MS)
+    for tick in range(1, 100_001):
+        totals.add(tick * MS, tick)
+    assert totals.sent_since(100_000 * MS - LONGEST_MS * MS) == pytest.approx(LONGEST_MS, abs=50)
+    assert totals.sent_since(99_999 * MS) == pytest.approx(1, abs=50)
+    assert len(totals._totals) < 2_000
+
+
+def test_a_further_connection_does_not_end_an_earlier_absence(absent: AbsentNodes) -> None:
+    absent.add("one", loss(5_000, 1_000), has_others=True)
+    absent.on_connected("one", 6_000 * MS)
+    absent.add("one", loss(6_100, 6_050), has_others=False)
+    absent.discard("one")
+    assert returned(absent, 8_000) == [("one", 1_000)]
+    absent.add("one", loss(9_000, 9_000), has_others=True)
+    absent.discard("one")
+    assert returned(absent, 20_000) == []
+
+
+def test_a_lone_node_that_seemed_to_have_left_and_returns_late_is_counted(absent: AbsentNodes) -> None:
+    """Its publishers have dropped by then what it seemed to have read."""
+    for zid, at_ms, is_gone in (("late", 3_001, True), ("soon", 6_000, True), ("lost", 3_001, False)):
+        absent.add(zid, loss(at_ms, at_ms, is_gone=is_gone), has_others=False)
+        absent.on_connected(zid, 7_000 * MS)
+    assert returned(absent, 9_000) == [("late", 2_901)]

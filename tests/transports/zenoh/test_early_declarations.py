@@ -163,8 +163,29 @@ def test_a_sender_knows_whether_there_is_a_listener(make_bench: MakeBench, prepa
     assert not bench.sender.has_listener(message.attributes)
     subscriber = bench.listen()
     wait_until(lambda: bench.sender.has_listener(message.attributes), "the listener")
-    assert bench.is_accepted(message)
+    wait_until(lambda: bench.is_accepted(message), "the open route")
     assert received(subscriber, 1) == [0]
     bench.unsubscribe(subscriber)
     wait_until(lambda: not bench.sender.has_listener(message.attributes), "the end of the listener")
     assert not bench.is_accepted(numbered(1, priority=UPriority.CS2))
+
+
+def test_a_new_listener_counts_before_its_route_is_open(make_bench: MakeBench) -> None:
+    """Else a busy machine drops what is published just after a listener was declared."""
+    bench, message = make_bench(), numbered(0)
+    assert not bench.is_accepted(message)
+    assert not bench.sender.has_listener(message.attributes)
+    with bench.held_monitor():
+        subscriber = bench.listen()
+        wait_until(lambda: bench.sender.has_listener(message.attributes), "the listener")
+        assert not bench.is_accepted(message), "the monitor thread opens the route"
+        (publisher,) = bench.publishers
+        wait_until(lambda: publisher.matches, "the report of the listener")
+        with bench.sender._lock:  # a put may hold it
+            assert bench.sender.has_listener(message.attributes)
+        publisher.matches = False  # as before the report
+        assert bench.sender.has_listener(message.attributes)
+        with bench.sender._lock:
+            assert not bench.sender.has_listener(message.attributes)
+    wait_until(lambda: bench.is_accepted(message), "the open route")
+    assert received(subscriber, 1) == [0]

@@ -521,6 +521,45 @@ def test_a_router_that_resumes_after_most_of_a_lease_may_have_dropped_its_client
     assert links.confirmed_ns > 10_000 * MS or not is_lost
 
 
+@pytest.mark.parametrize(
+    ("is_router", "after_ms", "is_lost"), [(True, 900, True), (True, 1_000, False), (False, 5, False)]
+)
+def test_a_router_that_has_just_connected_may_have_resumed_and_dropped_its_clients(
+    is_router: bool, after_ms: int, is_lost: bool
+) -> None:
+    """Whole: the known story "11 a streamer starts while its router is frozen" of the simulation."""
+    links, kernel = monitor_of("router"), Kernel(is_router=is_router)
+    connect_kernel(links, "router", kernel)
+    kernel.node.joined_ns = joined_ns = 10 * MS
+    run(links, kernel, after_ms)
+    noticed_ns = joined_ns + after_ms * MS
+    assert links.lost_since_ns(noticed_ns) == (joined_ns if is_lost else noticed_ns)
+    assert links.unconfirmed_spans() == []
+
+
+def test_what_a_router_has_answered_in_its_first_second_is_remembered_for_a_second() -> None:
+    links, kernel = monitor_of("router"), Kernel(is_router=True)
+    connect_kernel(links, "router", kernel)
+    kernel.node.joined_ns = 10 * MS
+    run(links, kernel, 800)
+    kernel.receive(3)
+    run(links, kernel, 100)
+    assert links.confirmed_ns <= 10 * MS
+    run(links, kernel, 200)
+    assert links.confirmed_ns > 600 * MS
+
+
+def test_a_known_loss_counts_before_that_of_a_new_router() -> None:
+    links = monitor_of("only")
+    links._apply_event(event("only", here=False), 10_000 * MS)
+    since_ns = links._losses[0].since_ns
+    router = Kernel(is_router=True)
+    links._apply_event(event("router", here=True), 12_000 * MS)
+    connect_kernel(links, "router", router)
+    router.node.joined_ns = 12_000 * MS
+    assert links.lost_since_ns(12_500 * MS) == since_ns
+
+
 def test_all_subscribers_are_lost_with_the_last_node() -> None:
     links = monitor_of("only")
     assert links._apply_event(event("only", here=False), 10_000 * MS)
@@ -766,6 +805,16 @@ def test_a_node_whose_end_may_be_reported_is_not_forgotten(monkeypatch: pytest.M
     node.links.run_on_monitor(lambda: None)
     node.run(1_000, 2_000)
     assert node.links.up
+
+
+def test_a_node_that_is_missed_by_the_last_check_is_checked_until_it_is_clear(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    node = ListedNode(monkeypatch)
+    node.run(1_000, 2_900)
+    node.listed = False
+    node.run(2_950, 3_050)
+    assert node.notified == [False]
 
 
 def test_a_listed_connection_stays_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,8 +15,9 @@ from tests.waiting import wait_until
 from ustreamer.testing.messages import ALPHA, METHOD, REMOTE_CLIENT, new_id
 from ustreamer.transport_port import EndpointContext, RouteUnavailable
 from ustreamer.transports.zenoh import route_publishers
+from ustreamer.transports.zenoh.connected_node import DETECTION_NS
 from ustreamer.transports.zenoh.decoder import HEAD, ID_TAG, VERSION_AND_TAGS
-from ustreamer.transports.zenoh.link_monitor import DETECTION_NS, UnconfirmedSpan
+from ustreamer.transports.zenoh.link_monitor import UnconfirmedSpan
 from ustreamer.transports.zenoh.possible_losses import PossibleLosses
 from ustreamer.transports.zenoh.retransmit import (
     OVERHEAD_BYTES,

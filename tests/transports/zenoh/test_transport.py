@@ -762,7 +762,7 @@ def test_a_node_whose_connection_zenoh_has_forgotten_connects_again(caplog: pyte
         wait_until(lambda: len(monitor), "a node")
         assert sender._session is not None
         [node] = monitor._nodes.values()
-        node.checks = 0  # the 2 s of checks begin again
+        node._checks = 0  # the 2 s of checks begin again
         monitor._session = ForgetfulSession(sender._session)  # type: ignore[assignment]
         wait_until(lambda: node not in monitor._nodes.values() and len(monitor), "the next connection")
         assert "zenoh.link_forgotten" in caplog.messages

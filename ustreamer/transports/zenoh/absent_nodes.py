@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lost Zenoh nodes that may return with the same id. A node that has left its session has a new id.
 
-In: lost nodes, and nodes that have connected. Out: the nodes that returned while another one was connected, each with the
-time since which it may have missed messages. Publishers detect no such loss: the other node may have their subscribers.
+In: lost nodes, and nodes that have connected. Out: the nodes that returned and whose losses no publisher detects, each
+with the time since which it may have missed messages. Another node was connected, and may have the same subscribers. Or
+the node seemed to have left, and returned too late.
 """
 
 from collections import deque
@@ -10,30 +11,38 @@ from typing import Final
 
 import msgspec
 
-from ustreamer.transports.zenoh.connected_node import MARGIN_NS, NodeLoss
+from ustreamer.transports.zenoh.connected_node import DETECTION_NS, MARGIN_NS, NodeLoss
 
 ABSENT_NS: Final = 60_000_000_000
 """The longest time between the loss of a node and its return. A later return is not noticed."""
 _DECLARED_NS: Final = 1_000_000_000
 """A node that returned has declared its subscribers by then: 3 ms, on a busy machine 340 ms."""
 _MAX_NODES: Final = 64
-_MAX_TOTALS: Final = 1_600
-"""At a tick of 50 ms more than the time of an absence, and of a lease before it."""
+_TOTALS_NS: Final = 40_000_000
+"""The least time between two totals: less than a tick."""
 
 
 class SentTotals:
-    """How many messages had been sent at each tick."""
+    """How many messages had been sent at each tick, since an absence and a lease ago."""
 
-    def __init__(self) -> None:
-        self._totals: deque[tuple[int, int]] = deque([(0, 0)], maxlen=_MAX_TOTALS)
+    def __init__(self, lease_ns: int) -> None:
+        self._kept_ns = ABSENT_NS + _DECLARED_NS + lease_ns + DETECTION_NS
+        self._totals: deque[tuple[int, int]] = deque([(0, 0)])
+        self._newest = 0
 
     def add(self, now_ns: int, total: int) -> None:
-        self._totals.append((now_ns, total))
+        self._newest = total
+        totals = self._totals
+        if now_ns - totals[-1][0] < _TOTALS_NS:
+            return
+        totals.append((now_ns, total))
+        while totals[1][0] <= now_ns - self._kept_ns:
+            totals.popleft()
 
     def sent_since(self, since_ns: int) -> int:
-        """The number of messages since then, rather too high."""
+        """The number of messages since then, rather too high, but none from before the times that are kept."""
         before = (total for at_ns, total in reversed(self._totals) if at_ns <= since_ns)
-        return self._totals[-1][1] - next(before, self._totals[0][1])
+        return self._newest - next(before, self._totals[0][1])
 
 
 class AbsentNode(msgspec.Struct):
@@ -45,6 +54,7 @@ class AbsentNode(msgspec.Struct):
     has_others: bool
     """True if another node was connected meanwhile."""
     returned_ns: int = 0
+    """When it has returned; in a lost node: from an earlier loss."""
 
 
 class AbsentNodes:
@@ -63,6 +73,7 @@ class AbsentNodes:
         if earlier is not None:  # lost again before its subscribers were declared
             node.since_ns = min(node.since_ns, earlier.since_ns)
             node.has_others |= earlier.has_others
+            node.returned_ns = earlier.returned_ns
         self._drop_old(loss.at_ns)
         self._absent[zid] = node
 
@@ -82,15 +93,19 @@ class AbsentNodes:
             each.has_others = True
         if node is None or now_ns - node.loss.at_ns > ABSENT_NS:
             return
+        # Too late for the publishers: they have dropped what a node that left has read.
+        is_late = node.loss.is_receiver_gone and now_ns - node.loss.at_ns >= DETECTION_NS
         node.loss.set_not_left()
         node.since_ns = min(node.since_ns, self._missed_since_ns(node.loss))
         node.returned_ns = now_ns
-        if node.has_others:
+        if node.has_others or is_late:
             self._returned[zid] = node
 
     def discard(self, zid: str) -> None:
-        """The node has a further connection: its messages are put again."""
-        self._absent.pop(zid, None)
+        """The node has a further connection: its messages are put again, except those of an earlier absence."""
+        node = self._absent.pop(zid, None)
+        if node is not None and node.returned_ns:
+            self._returned[zid] = node
 
     def pop_returned(self, now_ns: int) -> list[AbsentNode]:
         """The nodes that have returned and whose subscribers are declared by now, each once."""

@@ -24,6 +24,12 @@ MARGIN_NS: Final = 100_000_000
 _ACKED_NS: Final = 300_000_000
 """If the newest acknowledged put is older, the node did not keep up. Delayed acknowledgements take 40 ms."""
 DEFAULT_LEASE_NS: Final = 10_000_000_000
+SAME_OUTAGE_NS: Final = 1_000_000_000
+"""The maximum time between a publisher losing its subscribers and the session losing the node."""
+DETECTION_NS: Final = 2 * SAME_OUTAGE_NS
+"""After this time the publishers of a lost node have dropped what it has read: a node that left has read all."""
+_MAX_CHECKS: Final = 40
+"""Ticks in which a new node is searched in Zenoh's list of transports."""
 _CLOSE_BYTES: Final = 5
 """Bytes of Zenoh's Close message and of the end of the stream. After a keep-alive message a kill has 4: 3 and 1.
 
@@ -119,8 +125,7 @@ class ConnectedNode:
         self.end_seen_ns = _NEVER_NS
         """When the end of the connection was first seen."""
         self.searches = 0
-        self.checks = 0
-        """How often this node was searched in Zenoh's list of transports."""
+        self._checks = 0
         self.missed_since_ns = 0
         """Since when Zenoh has no transport to this node; 0 if it had one at the last check."""
         self.joined_ns = now_ns
@@ -218,9 +223,14 @@ class ConnectedNode:
         """Trust no acknowledgement until then."""
         self._distrusted_until_ns = until_ns
 
+    @property
+    def is_to_check(self) -> bool:
+        """Whether `check_transport` is due: this node is new, or was missed."""
+        return self._checks < _MAX_CHECKS or bool(self.missed_since_ns)
+
     def check_transport(self, now_ns: int, *, is_listed: bool) -> None:
         """Note whether Zenoh has a transport to this node."""
-        self.checks += 1
+        self._checks += 1
         if is_listed:
             self.missed_since_ns = 0
         elif not self.missed_since_ns:

@@ -32,7 +32,9 @@ A lost link loses the messages that were put and not read. Zenoh does not report
 * Two peers that connect to each other have two links, and Zenoh sends everything over the first one. If that one
   breaks, Zenoh uses the other one and reports nothing. What the first one may have lost is put again.
 * A router that resumes after most of a lease drops its clients that were silent meanwhile, and then reads what waits
-  for them. They connect again at once (measured: 8 ms). So what it had not read counts as lost with it.
+  for them. They connect again at once (measured: 8 ms). So what it had not read counts as lost with it. If this session
+  has just connected to it, it announces their subscriptions for a moment. So what a subscriber lacks that is lost within
+  a second after a router has connected counts as lost since that time.
 * A node whose kernel restarts (an ECU reset): detected after seconds, by a TCP reset. All messages since its last
   acknowledgement are lost.
 
@@ -56,6 +58,7 @@ import socket
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from operator import attrgetter
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
 from time import CLOCK_BOOTTIME, CLOCK_MONOTONIC, clock_gettime_ns
@@ -69,7 +72,13 @@ from ustreamer.core.base.log_limit import limited
 from ustreamer.core.delivery.plugin_errors import FOREIGN_ERRORS
 from ustreamer.transport_port import EndpointContext
 from ustreamer.transports.zenoh.absent_nodes import AbsentNode, AbsentNodes, SentTotals
-from ustreamer.transports.zenoh.connected_node import DEFAULT_LEASE_NS, ConnectedNode, NodeLoss
+from ustreamer.transports.zenoh.connected_node import (
+    DEFAULT_LEASE_NS,
+    DETECTION_NS,
+    SAME_OUTAGE_NS,
+    ConnectedNode,
+    NodeLoss,
+)
 from ustreamer.transports.zenoh.tcp_info import LinkEnd, TcpLink, find_link, wait_link_end
 
 log = logging.getLogger("ustreamer.zenoh")
@@ -79,17 +88,12 @@ _SETTLING_FIRST_NS: Final = 1_000_000_000  # first link: subscriptions follow mi
 _SETTLING_NS: Final = 5_000_000_000  # after an outage: other nodes of a lost router reconnect every 4 s
 _SAMPLE_S: Final = 0.05
 _SAMPLE_NS: Final = round(_SAMPLE_S * 1e9)
-_SAME_OUTAGE_NS: Final = 1_000_000_000
-"""The maximum time between a publisher losing its subscribers and the session losing the node."""
-DETECTION_NS: Final = 2 * _SAME_OUTAGE_NS
-"""After this time `lost_since_ns` of a publisher that lost its subscribers does not change any more."""
 _MAX_LOSSES: Final = 64
 _NEVER_NS: Final = 1 << 62
 _CLOSE_TIMEOUT_S: Final = 2.0
 """For a live node to read everything after a stop. On a busy machine: 0.3 s."""
 _MIN_SAMPLE_INTERVAL_NS: Final = 1_000_000
 _MAX_SEARCHES: Final = 40  # samples in which a node's connection is searched; only TCP has one
-_MAX_CHECKS: Final = 40  # ticks in which a new node is searched in Zenoh's list of transports
 _FORGOTTEN_NS: Final = 100_000_000
 """The least time without a transport. Zenoh reports the end of a connection before it removes the transport."""
 _JOIN_S: Final = 5.0
@@ -150,7 +154,7 @@ class LinkMonitor:
         # Nodes with a closed connection that Zenoh has not reported yet. Bounded by Zenoh, which reports each.
         self._unreported: dict[tuple[str, bool], NodeLoss] = {}
         self._absent = AbsentNodes(DEFAULT_LEASE_NS)
-        self._sent_totals = SentTotals()
+        self._sent_totals = SentTotals(DEFAULT_LEASE_NS)
         # The two addresses of each node's newest link. Zenoh does not list the link of a forgotten connection.
         self._addresses: dict[str, tuple[str, str]] = {}
         self._all_stalled = False
@@ -193,6 +197,7 @@ class LinkMonitor:
         self._session = session
         self._lease_ns = lease_ms * _NS_PER_MS
         self._absent = AbsentNodes(self._lease_ns)
+        self._sent_totals = SentTotals(self._lease_ns)
         events: SimpleQueue[tuple[zenoh.TransportEvent, int]] = SimpleQueue()
 
         def on_transport_event(event: zenoh.TransportEvent) -> None:
@@ -419,7 +424,8 @@ class LinkMonitor:
     def _detect_freeze(self, now_ns: int) -> None:
         """Trust no acknowledgement for 2 s if this process was frozen: nothing was observed for most of a lease.
 
-        A put of another thread can block the monitor thread for half of a lease.
+        A put of another thread can block the monitor thread for 5 s, half of the usual lease. With a lease of less than
+        7 s that looks like a freeze: messages may come twice. Two threads may detect the same freeze.
         """
         gap_ns, self._observed_ns = now_ns - self._observed_ns, now_ns
         suspended_ns, before_ns = _total_suspended_ns(), self._suspended_ns
@@ -466,7 +472,7 @@ class LinkMonitor:
 
     def _check_transports(self, now_ns: int) -> None:
         """Search each node that has connected just now in Zenoh's list of transports. Multicast is not forgotten."""
-        new = [(key, each) for key, each in self._nodes.items() if each.checks < _MAX_CHECKS and not key[1]]
+        new = [(key, each) for key, each in self._nodes.items() if each.is_to_check and not key[1]]
         if not new or self._session is None or self._held:
             return
         try:
@@ -543,7 +549,8 @@ class LinkMonitor:
         """The time since which messages to a subscriber that was gone by `noticed_ns` may be lost; 0 if unknown.
 
         The subscriber was behind the node lost nearest to that time. If no node was lost then, the subscriber was
-        behind a connected node, which has received all messages, unless it has just resumed after a long silence.
+        behind a connected node, which has received all messages. A router is an exception that has just connected, or
+        has just resumed after a long silence.
         """
         loss = self._nearest_loss(noticed_ns)
         return noticed_ns if loss is None else loss.since_ns
@@ -558,19 +565,19 @@ class LinkMonitor:
 
         From any thread.
         """
-        found = (
-            each.at_ns for each in tuple(self._stopped) if each.distance_ns(noticed_ns) < _SAME_OUTAGE_NS
-        )
+        found = (each.at_ns for each in tuple(self._stopped) if each.distance_ns(noticed_ns) < SAME_OUTAGE_NS)
         return next(found, None)
 
     def _nearest_loss(self, noticed_ns: int) -> NodeLoss | None:
         losses = [*self._losses, *self._resumed()]
         nearest = min(losses, key=lambda each: each.distance_ns(noticed_ns), default=None)
-        if nearest is None or nearest.distance_ns(noticed_ns) < _SAME_OUTAGE_NS:
+        if nearest is not None and nearest.distance_ns(noticed_ns) < SAME_OUTAGE_NS:
             return nearest
         # This thread may have waited for a put, and then detected the loss late.
-        late = [each for each in losses if each.seen_ns - _SAME_OUTAGE_NS < noticed_ns <= each.at_ns]
-        return min(late, key=lambda each: abs(each.seen_ns - noticed_ns), default=None)
+        late = [each for each in losses if each.seen_ns - SAME_OUTAGE_NS < noticed_ns <= each.at_ns]
+        if late:
+            return min(late, key=lambda each: abs(each.seen_ns - noticed_ns))
+        return min(self._lost_by_new_routers(noticed_ns), key=attrgetter("since_ns"), default=None)
 
     def _confirmed_ns(self, now_ns: int) -> int:
         """All puts before this time have arrived, or their loss was detected long ago."""
@@ -581,13 +588,21 @@ class LinkMonitor:
     def _recent_losses(self, now_ns: int) -> list[NodeLoss]:
         """The losses that publishers may still detect."""
         unreported = self._unreported.values()
-        losses = [*self._losses, *self._resumed()]
-        recent = (each for each in losses if now_ns - each.until_ns < _SAME_OUTAGE_NS)
+        losses = [*self._losses, *self._resumed(), *self._lost_by_new_routers(now_ns)]
+        recent = (each for each in losses if now_ns - each.until_ns < SAME_OUTAGE_NS)
         return [*(each for each in recent if each not in unreported), *unreported]
 
     def _resumed(self) -> list[NodeLoss]:
         """What connected routers may have lost when they resumed after a long silence."""
         return [each.resumed for each in tuple(self._nodes.values()) if each.resumed is not None]
+
+    def _lost_by_new_routers(self, now_ns: int) -> list[NodeLoss]:
+        """What routers that have connected within the last second may have lost: they may have resumed just then."""
+        return [
+            NodeLoss(each.joined_ns, each.joined_ns, is_receiver_gone=False, is_router=True)
+            for each in tuple(self._nodes.values())
+            if each.is_router and 0 <= now_ns - each.joined_ns < SAME_OUTAGE_NS
+        ]
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
@@ -622,7 +637,7 @@ class LinkMonitor:
         for loss in self._recent_losses(now_ns):
             until_ns = _NEVER_NS if loss in self._unreported.values() else loss.until_ns
             if loss.since_ns < until_ns and not loss.is_receiver_gone:
-                spans.append(UnconfirmedSpan(loss.since_ns, until_ns, loss.at_ns - _SAME_OUTAGE_NS))
+                spans.append(UnconfirmedSpan(loss.since_ns, until_ns, loss.at_ns - SAME_OUTAGE_NS))
         held, self._held = self._held, []
         for each, confirmed_ns, is_router in held:
             # Another node may have used up the time. Then the end of this one is here by now.

@@ -18,12 +18,15 @@ A put that may be lost is in one or more of these places:
 
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from operator import attrgetter, itemgetter
+from collections.abc import Set as AbstractSet
+from heapq import merge
+from operator import attrgetter
 from threading import Lock
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ustreamer.transport_port import EndpointContext, SentStore, Unconfirmed
-from ustreamer.transports.zenoh.link_monitor import DETECTION_NS, LinkMonitor, UnconfirmedSpan
+from ustreamer.transports.zenoh.connected_node import DETECTION_NS
+from ustreamer.transports.zenoh.link_monitor import LinkMonitor, UnconfirmedSpan
 from ustreamer.transports.zenoh.receipts.no_receipts import NEVER_NS, NoReceipts
 from ustreamer.transports.zenoh.receipts.receipt_keys import receipt_id
 from ustreamer.transports.zenoh.retransmit import (
@@ -49,6 +52,8 @@ _OVERDUE_NS: Final = 300_000_000
 """Without a receipt for this time, puts stay in the retransmit buffer beyond its age."""
 _RETURN_NS: Final = 1_500_000_000
 """The time in which a lost subscriber may return: a Zenoh node that lost its link connects again after 1 s."""
+_FIND_NEEDED_NS: Final = 1_000_000_000
+"""Between two searches for the publishers that wait for receipts: one may take 0.1 s."""
 
 
 class _NewLoss(NamedTuple):
@@ -94,6 +99,10 @@ class PossibleLosses:
         self._put_again = put_again
         self._on_route_opened = on_route_opened
         self._buffer = RetransmitBuffer(retransmit)
+        # Both of the same moment: puts before this time need no publishers but these.
+        self._confirmed_for_publishers_ns = 0
+        self._awaiting_publishers: AbstractSet[Hashable] = frozenset()
+        self._find_needed_at_ns = 0
         self._window_ns = retransmit.ms * _NS_PER_MS
         self._max_bytes = retransmit.bytes
         self._answered_requests = answered_requests
@@ -150,18 +159,40 @@ class PossibleLosses:
 
     @property
     def needed_since_ns(self) -> int:
-        """Puts before this time need no publisher: they have arrived, their loss was detected, or they were evicted."""
+        """Puts before this time need no publisher: they have arrived, their loss was detected, or they were evicted.
+
+        Except for those of publishers that are `is_needed`.
+        """
         if not self.is_enabled:
             return NEVER_NS
         with self._buffer_lock:
             oldest_ns = self._buffer.oldest_ns
         if oldest_ns is None:  # what is put just now is remembered later
             oldest_ns = self._monotonic_ns() - self._window_ns
-        return max(self._buffer.confirmed_ns, oldest_ns)
+        return max(self._confirmed_for_publishers_ns, oldest_ns)
 
     def has_stored(self, publisher: RoutePublisher) -> bool:
         """Whether the store has puts of this publisher without a receipt."""
         return self._receipts.has_stored(publisher)
+
+    def is_needed(self, publisher: RoutePublisher) -> bool:
+        """Whether this publisher has puts without a receipt. It puts them again before newer ones."""
+        return publisher in self._awaiting_publishers or self.has_stored(publisher)
+
+    def _find_needed_publishers(self, confirmed_ns: int) -> None:
+        """Determine which publishers wait for receipts, at most each second.
+
+        Links have confirmed the puts before `confirmed_ns`. The caller holds the put lock.
+        """
+        now_ns = self._monotonic_ns()
+        if self._receipts.oldest_ns >= confirmed_ns:
+            self._awaiting_publishers = frozenset()
+        elif now_ns < self._find_needed_at_ns:
+            return
+        else:
+            self._find_needed_at_ns = now_ns + _FIND_NEEDED_NS
+            self._awaiting_publishers = self._receipts.awaiting_publishers()
+        self._confirmed_for_publishers_ns = confirmed_ns
 
     @property
     def window_ns(self) -> int:
@@ -184,16 +215,19 @@ class PossibleLosses:
                 self.collect()
         links, buffer = self._link_monitor, self._buffer
         # Until it fits again: the first sign of life confirms nothing yet.
-        hold, confirmed_ns = links.all_suspect or (buffer.hold and buffer.is_full), links.confirmed_ns
+        hold = links.all_suspect or (buffer.hold and buffer.is_full)
+        links_confirmed_ns = links.confirmed_ns  # `collect` has collected the losses before this time
         oldest_ns = self._receipts.oldest_ns
         hold |= oldest_ns < self._monotonic_ns() - _OVERDUE_NS
-        confirmed_ns = min(confirmed_ns, oldest_ns)
+        confirmed_ns = min(links_confirmed_ns, oldest_ns)
         # Assigned once, at the end: a put on another thread drops what is confirmed at that moment.
         buffer.hold, buffer.confirmed_ns = hold, confirmed_ns
         if self._put_lock.acquire(blocking=False):  # a put may wait for seconds
             try:
                 with self._buffer_lock:
                     buffer.drop_confirmed()
+                if len(self._publishers) >= self._publishers.limit:
+                    self._find_needed_publishers(links_confirmed_ns)
                 self._receipts.retransmit()
                 if self._sent_keeper is None:
                     self._pop_lost_puts()
@@ -251,7 +285,7 @@ class PossibleLosses:
             # Else this time is later than that of the first loss.
             if not publisher.to_retransmit and publisher.opened_ns >= publisher.lost_ns:
                 publisher.lost_ns = noticed_ns
-            # Once each, where it was put last: a message that was put again is remembered twice.
+            # Once each, with the time of its last put: a message that was put again is remembered twice.
             newest: dict[UUID, tuple[int, UMessage]] = {}
             for put in (*publisher.to_retransmit, *remembered.get(publisher, ())):
                 newest.pop(put[1].id, None)
@@ -259,6 +293,11 @@ class PossibleLosses:
             publisher.to_retransmit = list(newest.values())
             self._receipts.block(publisher, publisher.to_retransmit)
             self._new_losses[publisher] = _NewLoss(self._monotonic_ns() + DETECTION_NS)
+
+    def _order_key(self, put: tuple[int, UMessage]) -> int:
+        """When this was put first. With receipts, a single message can be put again, after newer ones."""
+        put_ns, message = put
+        return self._receipts.first_put_ns(receipt_id(message.id), put_ns)
 
     def _bound_waiting(self) -> None:
         """Bound the lost messages that wait for subscribers, by twice the bytes of the retransmit buffer.
@@ -302,11 +341,10 @@ class PossibleLosses:
         lost = self._lost_of(publisher, to_retransmit)
         ids = frozenset(_ids_of(to_retransmit))
         try:
-            # Those that only the store has are older: the memory has evicted them.
-            for id, put_ns, message in self._receipts.stored_of(publisher, ids):
-                self._retransmit_lost_put(id, put_ns, message)
-            for put_ns, message in lost:
-                self._retransmit_lost_put(receipt_id(message.id), put_ns, message)
+            # Merged: a single message that was put again can be older than what only the store has.
+            stored = self._receipts.stored_of(publisher, ids)
+            for put_ns, message in merge(stored, sorted(lost, key=self._order_key), key=self._order_key):
+                self._retransmit_lost_put(put_ns, message)
         except UStatusError:
             publisher.to_retransmit = to_retransmit
             return False
@@ -319,8 +357,9 @@ class PossibleLosses:
         """Wait for no receipt of answered Requests: they are not put again."""
         self._receipts.forget(_ids_of(each for each in puts if self._answered_requests.has(each[1])))
 
-    def _retransmit_lost_put(self, id: bytes, put_ns: int, message: UMessage) -> None:
+    def _retransmit_lost_put(self, put_ns: int, message: UMessage) -> None:
         """Put this again, or count it. With a closed session it waits for its receipt as before, and UStatusError rises."""
+        id = receipt_id(message.id)
         receivers = self._receipts.stop_waiting(id)
         try:
             if self._retransmit(put_ns, message):
@@ -370,7 +409,7 @@ class PossibleLosses:
         now_ns = self._monotonic_ns()
         if not self._put_again(put_ns, message):
             return False
-        self._receipts.on_put_again(receipt_id(message.id), now_ns)
+        self._receipts.on_put_again(receipt_id(message.id), put_ns, now_ns)
         self.retransmitted += 1
         return True
 
@@ -501,7 +540,7 @@ class PossibleLosses:
             ]
             # Once each: what was put again is remembered twice.
             unique = {(publisher, message.id): (put_ns, message) for put_ns, publisher, message in puts}
-            messages = [message for _, message in sorted(unique.values(), key=itemgetter(0))]
+            messages = [message for _, message in sorted(unique.values(), key=self._order_key)]
             ids = {each.id for each in messages}
             further = self._receipts.others(ids)
             stored = [id for id in further if id in in_store]

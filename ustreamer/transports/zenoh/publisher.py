@@ -361,7 +361,7 @@ class ZenohSender:
         self._possible_losses.collect()
         needed_since_ns = self._possible_losses.needed_since_ns
         for _ in range(above):
-            publisher = publishers.pop_idle(needed_since_ns, self._possible_losses.has_stored)
+            publisher = publishers.pop_idle(needed_since_ns, self._possible_losses.is_needed)
             if publisher is None:
                 return
             self._undeclare(publisher)
@@ -376,11 +376,21 @@ class ZenohSender:
         """Whether a node is connected, and a subscriber matches as far as is known.
 
         The publisher of the route knows it, or that of the prepared topic, which has the same key. Before either is
-        declared, nothing is known: True. Takes no lock, as a put may hold it for seconds: each lookup is atomic.
+        declared, nothing is known: True. Waits for no lock, as a put may hold it for seconds: each lookup is atomic.
         """
         links, find, route = self._link_monitor, self._publishers.find, route_of(attributes)
         publisher = find(route) or find((*route[:2], UPriority.CS1))
-        return links.up and (publisher is None or publisher.open or links.multicast)
+        if not links.up:
+            return False
+        if publisher is None or publisher.open or publisher.matches or links.multicast:
+            return True
+        # The report of a new subscriber may be on its way. Without the lock, the publisher could be undeclared meanwhile.
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            return publisher in self._publishers and publisher.has_subscriber()
+        finally:
+            self._lock.release()
 
     def prepare_topic(self, topic: UUri) -> None:
         """Declare the publisher of `topic` on the monitor thread, before its first message. Does not wait."""

@@ -49,16 +49,17 @@ class RoutePublisher:
     """The Zenoh publisher of one route.
 
     `zenoh` is the declared publisher, `put` its method. `headers` has the keys of its cached headers.
-    `open`: a subscriber matches, and nothing is left to retransmit. Else `lost_ns` is the time at which the last
-    subscriber left, `to_retransmit` has the possibly lost puts with their times, and from `absent_from_ns` on no
-    subscriber is expected. `receivers` give receipts for its puts since `opened_ns`, or since they appeared. `used_ns` is
-    the time of its last put, or of its declaration.
+    `matches`: a subscriber matches, by the last report of Zenoh. `open`: a subscriber matches, and nothing is left to
+    retransmit. Of one that is not open, `lost_ns` is the time at which the last subscriber left, `to_retransmit` has the
+    possibly lost puts with their times, and from `absent_from_ns` on no subscriber is expected. `receivers` give receipts
+    for its puts since `opened_ns`, or since they appeared. `used_ns` is the time of its last put, or of its declaration.
     """
 
     __slots__ = (
         "absent_from_ns",
         "headers",
         "lost_ns",
+        "matches",
         "open",
         "opened_ns",
         "put",
@@ -74,7 +75,7 @@ class RoutePublisher:
         self.absent_from_ns = absent_from_ns
         self.zenoh: zenoh.Publisher
         self.put: Callable[..., None]
-        self.open = False
+        self.matches = self.open = False
         self.opened_ns = self.used_ns = 0
         self.headers: dict[UAttributes, None] = {}
         self.to_retransmit: list[tuple[int, UMessage]] = []
@@ -183,6 +184,7 @@ class RoutePublishers:
         publisher = RoutePublisher(route_of(attributes), self._monotonic_ns() + DISCOVERY_NS)
 
         def on_status(status: zenoh.MatchingStatus) -> None:
+            publisher.matches = status.matching
             self.on_matching(publisher, status.matching)
 
         if key is None:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 import msgspec
 import zenoh
@@ -86,6 +86,8 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
     The function from `transmitter` never waits and raises RouteUnavailable if no subscriber matches. Messages put
     shortly before a route lost its subscribers are put again when they return (`retransmit_ms`), but no answered request.
     """
+
+    loss_counters: ClassVar[Sequence[str]] = ("not_retransmitted", "receipts_missing", "sent_while_node_lost")
 
     def __init__(self, config: ZenohEndpoint, context: EndpointContext) -> None:
         check_authority(context.authority, f"authority of endpoint {context.name}")
@@ -289,7 +291,7 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
             )
 
     def finish(self) -> Unconfirmed:
-        """Close as `close` does; waits up to 2 s more for nodes to read everything. See EndpointTransport."""
+        """Close as `close` does; wait up to 2 s for receipts, and 2 s for nodes to read all. See EndpointTransport."""
         sender = self._sender
         if sender is None or self._closed:
             return Unconfirmed()
@@ -521,12 +523,13 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
         `retransmitted` counts possibly lost messages that were put again, `not_retransmitted` those that could not be.
         `links_closed_unread` counts links that a node ended because this streamer did not read: what the node held is
         lost on its side. `links_closed_stalled` counts links that ended after 4 s without an acknowledgement.
-        `sent_while_node_lost` counts messages that a lost node may lack, and that another node received.
+        `sent_while_node_lost` counts messages that were sent while a node was absent, which may lack them.
         `refused_announcement` counts invalid tokens of peers, `refused_announcement_limit` and
         `refused_advertisement_limit` those over the limits. `advertisements_failed` counts our topic advertisements
-        that Zenoh refused. With `receipts`: `receipts_given`, `receipts_received`, and `receipts_waiting` count messages;
-        `receipts_missing` receipts that never came; `receipt_duplicates` dropped copies. `receipts_not_announced`
-        counts filters without an announcement.
+        that Zenoh refused. With `receipts`: `receipts_received`, `receipts_waiting`, and `receipts_missing` (that
+        never came) count one receipt for each message and receiver. `receipts_given` counts ids in own receipts,
+        `receipt_duplicates` dropped copies. `receipts_not_announced` counts filters without an announcement,
+        `refused_receipt` malformed receipts, and receivers and listeners above the bounds.
         """
         with self._lock:
             counts = self._closed_counters.copy()

@@ -14,6 +14,7 @@ from tests.waiting import wait_until
 from ustreamer.testing.durable_contract import RecordedSentStore
 from ustreamer.testing.messages import ALPHA, TOPIC
 from ustreamer.transport_port import EndpointContext
+from ustreamer.transports.zenoh import possible_losses
 from ustreamer.transports.zenoh.decoder import HEAD, ID_TAG, VERSION_AND_TAGS
 from ustreamer.transports.zenoh.link_monitor import UnconfirmedSpan
 from ustreamer.transports.zenoh.possible_losses import PossibleLosses
@@ -27,7 +28,7 @@ from ustreamer.transports.zenoh.receipts.receipt_keys import (
     token_key,
 )
 from ustreamer.transports.zenoh.retransmit import Origin, RetransmitConfig
-from ustreamer.transports.zenoh.route_publishers import RoutePublishers
+from ustreamer.transports.zenoh.route_publishers import RoutePublisher, RoutePublishers
 from ustreamer.transports.zenoh.subscriber import ListenerFilters
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
@@ -40,6 +41,12 @@ OTHER_TOKEN = token_key(GIVER, ListenerFilters(ANY, any_at("cloud")))
 
 
 WINDOW_NS = 1_000_000_000
+
+
+@pytest.fixture(autouse=True)
+def never_overdue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine does not hold more in memory than the tests expect."""
+    monkeypatch.setattr(possible_losses, "_OVERDUE_NS", NEVER_NS)
 
 
 class AwaitedDuringPuts(AwaitedReceipts):
@@ -124,6 +131,24 @@ class LossesRig:
         self._subscriber.undeclare()  # type: ignore[no-untyped-call]
         wait_until(lambda: not self.publisher.open, "the loss")
         self.losses.on_tick()
+
+    def return_receiver(self) -> None:
+        """The receiver is away, and present again. What was put before that counts as lost after `confirm_nothing`."""
+        for is_present in (False, True):
+            self.awaited.on_token(TOKEN, is_present=is_present)
+
+    def confirm_nothing(self) -> None:
+        """An empty receipt: the subscribers of the receiver are declared."""
+        self.awaited.on_receipt(receipt_key(GIVER), b"")
+
+    def put_first_again(self) -> None:
+        """Two puts, and the first one again, after the second one."""
+        self.find_subscriber()
+        self.put(0)
+        self.return_receiver()
+        self.put(1)
+        self.confirm_nothing()
+        self.tick_until(lambda: self.again == [0], "the put before the receiver returned")
 
     def end_window(self) -> None:
         """The receiver is away, while another subscriber receives other messages of its announcement."""
@@ -309,6 +334,70 @@ def test_when_a_subscriber_is_back_the_store_and_the_memory_are_put_again_in_ord
     puts.losses.on_subscriber_found(puts.publisher)  # a second task of the monitor
     assert [number for number in puts.again if number < 10] == [0, 1, 2, 3, 4, 5]
     assert puts.losses.retransmitted == 12
+
+
+@pytest.mark.parametrize(("memory", "remembered"), [(3 * 201, [0, 2, 3]), (1_000_000, [0, 1, 2, 3])])
+def test_what_was_put_again_alone_keeps_its_place_before_newer_messages(
+    make_bench: MakeBench, memory: int, remembered: list[int]
+) -> None:
+    puts = LossesRig(make_bench(), memory)
+    puts.find_subscriber()
+    puts.put(0)
+    puts.return_receiver()
+    puts.put(1)
+    wait_until(lambda: puts.are_stored(2), "overdue receipts")
+    puts.confirm_nothing()
+    puts.tick_until(lambda: puts.again == [0], "the put before the receiver returned")
+    puts.put(2)
+    puts.put(3)
+    puts.lose_subscriber()
+    left = [int(each.payload) for each in puts.losses.unconfirmed().messages]
+    assert (left, set(left) & set(remembered)) == (sorted(left), set(remembered))
+    puts.find_subscriber()
+    assert puts.again == [0, 1, 2, 3]
+
+
+def test_what_was_put_again_alone_is_put_again_before_newer_messages_on_an_open_route(
+    make_bench: MakeBench,
+) -> None:
+    puts = LossesRig(make_bench(), 1_000_000)
+    puts.put_first_again()
+    puts.return_receiver()
+    puts.confirm_nothing()
+    puts.tick_until(lambda: len(puts.again) == 3, "both puts")
+    assert puts.again == [0, 0, 1]
+
+
+def test_what_only_the_store_has_is_put_again_in_the_order_of_the_first_puts(make_bench: MakeBench) -> None:
+    puts = LossesRig(make_bench())
+    puts.put_first_again()
+    wait_until(lambda: puts.are_stored(2), "overdue receipts")
+    for number in range(2, 5):  # the memory evicts the others
+        puts.put(number)
+    puts.lose_subscriber()
+    puts.find_subscriber()
+    assert puts.again == [0, 1, 2, 3, 4]
+
+
+def test_only_publishers_with_a_missing_receipt_keep_their_places(make_bench: MakeBench) -> None:
+    """Else the publishers of other topics fill all places, and what was lost of further topics waits for ever."""
+    puts = LossesRig(make_bench(), 1_000_000)
+    puts.store.busy = True
+    puts.find_subscriber()
+    message = puts.put(0)
+    other = puts.publishers.declare(numbered(1, 7).attributes)
+    puts.publishers.add(other)
+    used_ns = CLOCK.monotonic_ns()
+    puts.bench.links._confirmed_ns = lambda now_ns: now_ns  # type: ignore[method-assign]  # a sign of life
+    wait_until(lambda: puts.bench.links.confirmed_ns > used_ns, "the next sample")
+
+    def idle() -> RoutePublisher | None:
+        puts.losses.on_tick()
+        return puts.publishers.pop_idle(puts.losses.needed_since_ns, puts.losses.is_needed)
+
+    assert [idle(), idle()] == [other, None]
+    puts.awaited.on_receipt(receipt_key(GIVER), receipt_id(message.id))
+    assert idle() is puts.publisher
 
 
 def test_what_the_store_has_waits_for_its_subscriber_longer_than_the_window(make_bench: MakeBench) -> None:

@@ -257,6 +257,16 @@ def test_a_put_that_is_lost_again_and_again_is_given_up() -> None:
     assert (awaited.missing, awaited.count) == (1, 0)
 
 
+def test_a_probe_that_cannot_be_made_now_does_not_allow_one_more_retransmission() -> None:
+    awaited = Awaited()
+    awaited.appear()
+    awaited.put(id_of(1))
+    awaited.now_ns += NS_PER_S
+    assert list(awaited.lost(awaited.now_ns)) == [id_of(1)]
+    awaited.postpone(id_of(1))
+    assert awaited._retransmissions == {}
+
+
 @pytest.mark.parametrize("end", ["forgotten", "late receipt", "trimmed"])
 def test_the_retransmissions_of_a_put_are_counted_only_while_it_waits(end: str) -> None:
     awaited = Awaited()
@@ -522,17 +532,20 @@ def test_a_blocked_put_waits_although_many_idle_receivers_leave() -> None:
     assert awaited.is_awaited(id_of(1))
 
 
-def test_the_receivers_that_left_are_bounded() -> None:
-    awaited = Awaited()
+def test_the_receivers_that_left_are_bounded_and_their_puts_count_as_missing() -> None:
+    awaited, ids = Awaited(), count()
     for number in range(3 * MAX_RECEIVERS):
         key = token_key(ReceiptGiverId(f"bench{number}", "link", "1"), EVERY_PUBLICATION)
         awaited.on_token(key, is_present=True)
-        awaited.put(id_of(number))
-        awaited.block([id_of(number)])
+        puts = [id_of(next(ids)) for _ in range(number + 1)]
+        awaited.put(*puts)
+        awaited.block(puts)
         awaited.on_token(key, is_present=False)
         awaited.now_ns += WINDOW_NS + NS_PER_S + 1
         awaited.lost(awaited.now_ns)
-    assert (awaited.count, awaited.missing) == (MAX_RECEIVERS, 2 * MAX_RECEIVERS)
+    dropped, remaining = range(2 * MAX_RECEIVERS), range(2 * MAX_RECEIVERS, 3 * MAX_RECEIVERS)
+    assert awaited.missing == sum(number + 1 for number in dropped)
+    assert awaited.count == sum(number + 1 for number in remaining)
 
 
 def test_only_the_ids_of_waiting_puts_count_as_received() -> None:
@@ -577,6 +590,21 @@ def test_unreadable_tokens_and_receipts_are_counted() -> None:
     awaited.on_receipt(receipt_key(GIVER), b"x")
     awaited.on_receipt("up-receipts/1/a", b"")
     assert awaited.refused == 3
+
+
+def test_a_receiver_with_too_many_listeners_is_counted(caplog: pytest.LogCaptureFixture) -> None:
+    awaited = Awaited()
+    topics = (TOPIC.with_resource(0x8000 + number) for number in range(1, 65))
+    keys = [token_key(GIVER, ListenerFilters(topic, None)) for topic in topics]
+    for key in 2 * keys:
+        awaited.on_token(key, is_present=True)
+    assert awaited.refused == 0
+    awaited.on_token(TOKEN, is_present=True)
+    assert awaited.refused == 1
+    assert caplog.records[-1].__dict__["why"] == "more than 64 listeners of receiver 'cloud.eu'"
+    awaited.on_token(keys[-1], is_present=False)
+    awaited.on_token(TOKEN, is_present=True)
+    assert awaited.refused == 1
 
 
 # --- two endpoints ----------------------------------------------------------------------------------------------------

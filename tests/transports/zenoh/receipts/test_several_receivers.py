@@ -25,6 +25,8 @@ from ustreamer.transports.zenoh.receipts.receipt_keys import receipt_id
 WINDOW_MS = 4_000
 ABOUT_MS = 600
 """A receiver that is away for the window, give or take this, may count as having left."""
+ENDED_MS = 1_100
+"""A second and two ticks: for so long the sender cannot know an ended topic from one of a receiver that leaves."""
 FIRST_PUTS_MS = 450
 """`DISCOVERY_NS`, without a tick."""
 OVERDUE_MS = 600
@@ -76,6 +78,8 @@ class ReceiversMachine(RuleBasedStateMachine):
         self.network.reconnect_ms = lambda: random.randint(1, 5 * latency_ms)
         self.network.on_unsent_put = self._promise
         self.away_ns = dict.fromkeys(self.network.receivers, 0)
+        self.ended_ns: dict[Receiver, dict[int, int]] = {each: {} for each in self.network.receivers}
+        """When a receiver unsubscribed topics, of the last second before it left. They count as topics that it had."""
         for each in self.network.receivers:
             for topic in range(len(TOPICS)):
                 self.network.subscribe(each, topic)
@@ -91,9 +95,12 @@ class ReceiversMachine(RuleBasedStateMachine):
                 self._note_away(each)
 
     def _note_away(self, receiver: Receiver) -> None:
+        ended_ns = self.ended_ns[receiver]
         if receiver.known_tokens:
             self.away_ns[receiver] = 0
-        elif any(self.network.is_open(each) for each in receiver.known_since_ns):
+            since_ns = self.network.now_ns - ENDED_MS * MS
+            self.ended_ns[receiver] = {topic: at_ns for topic, at_ns in ended_ns.items() if at_ns > since_ns}
+        elif any(self.network.is_open(each) for each in (*receiver.known_since_ns, *ended_ns)):
             self.away_ns[receiver] += TICK_MS * MS
         if self._is_leaving(receiver):
             unsent = {receipt_id(each.id) for each in self.network.unsent}
@@ -102,6 +109,7 @@ class ReceiversMachine(RuleBasedStateMachine):
             self.excused |= {each for each in missing if each[0].id in unsent}
             self.countable |= missing
             receiver.known_since_ns.clear()
+            ended_ns.clear()
 
     def _is_leaving(self, receiver: Receiver) -> bool:
         return self.away_ns[receiver] > (WINDOW_MS - ABOUT_MS) * MS
@@ -165,6 +173,7 @@ class ReceiversMachine(RuleBasedStateMachine):
         receiver = self.receiver(number)
         self.excused |= {each for each in self.missing(receiver) if each[0].topic == topic}
         receiver.known_since_ns.pop(topic, None)
+        self.ended_ns[receiver][topic] = self.network.now_ns
         self.network.unsubscribe(receiver, topic)
 
     @rule(topic=topics, subscribes=st.booleans())
@@ -327,4 +336,16 @@ def test_a_stop_counts_what_a_receiver_lacks_that_has_left() -> None:
     machine.restart(number=0, puts=(0, 1), ms=(700, 3_000))
     machine.router_outage(puts=0, ms=50)
     machine.restart_the_sender_while_a_receiver_is_away(number=0, puts=0, is_killed=False, ms=1_500)
+    machine.teardown()
+
+
+def test_a_topic_that_ended_just_before_its_receiver_left_counts_for_the_time_of_the_absence() -> None:
+    """Found by the state machine: only this topic has another subscriber, so the absence lasts longer than the window."""
+    machine = ReceiversMachine()
+    machine.begin(number=3, latency_ms=1, has_store=False, seed=0, ms=50, is_small=False, stops=False)
+    machine.unsubscribe(number=2, topic=1)
+    machine.unsubscribe(number=1, topic=0)
+    machine.kill(number=1, puts=(0, 0))
+    machine.restart(number=0, puts=(0, 1), ms=(50, 3_000))
+    machine.wait(ms=1_500)
     machine.teardown()

@@ -54,7 +54,7 @@ MAX_AWAITED: Final = 65_536
 """Puts without a receipt, per receiver. Above it the oldest one is forgotten; the rules of links apply to it."""
 MAX_RECEIVERS: Final = 16
 """Receivers of one endpoint. Above it, the rules without receipts apply to a new one."""
-_MAX_TOKENS: Final = 64  # per receiver
+_MAX_TOKENS: Final = 64  # per receiver; the rules without receipts apply to further listeners
 _MAX_EARLY: Final = 4_096  # receipts that come before the token of their receiver
 _MAX_RETRANSMISSIONS: Final = 8  # of one put
 _MAX_PROBES: Final = 10
@@ -149,7 +149,7 @@ class AwaitedReceipts:
     """The receivers of one endpoint. All times are monotonic, in ns.
 
     `received` counts the ids in receipts, `missing` those that never came, `refused` malformed keys and
-    payloads, and receivers above the bound.
+    payloads, and receivers and tokens above their bounds.
     """
 
     MAX_STEP_NS: ClassVar = 2 * _STEP_NS
@@ -178,6 +178,8 @@ class AwaitedReceipts:
         """From the oldest put of a receipt to the receipt, on average."""
         self._retransmissions: dict[bytes, int] = {}
         """How often a put counted as lost, for those that wait again."""
+        self._probes: AbstractSet[bytes] = frozenset()
+        """Those that the last `lost` returned, which counted as no loss."""
         self._early: deque[tuple[str, bytes]] = deque(maxlen=_MAX_EARLY)
         """Receipts for puts that did not wait: the token of their receiver may still be on its way."""
         self._subscribers: list[zenoh.Subscriber[None]] = []
@@ -245,25 +247,27 @@ class AwaitedReceipts:
         if giver.instance == self._instance:
             return
         with self._lock:
-            is_refused = not self._apply_token(giver, filters, is_present)
-        if is_refused:
-            self._refuse(f"more than {MAX_RECEIVERS} receivers")
+            refused = self._apply_token(giver, filters, is_present)
+        if refused:
+            self._refuse(refused)
         elif self.changed:
             self.on_changed()
 
-    def _apply_token(self, giver: ReceiptGiverId, filters: ListenerFilters, is_present: bool) -> bool:
-        """False: there are too many receivers. The caller holds the lock."""
+    def _apply_token(self, giver: ReceiptGiverId, filters: ListenerFilters, is_present: bool) -> str:
+        """Returns why the token is refused, or an empty text. The caller holds the lock."""
         now_ns, name = self._monotonic_ns(), (giver.authority, giver.endpoint)
         receiver = self._receivers.get(name)
         if receiver is None:
             if not is_present:
-                return True
+                return ""
             is_full = sum(not each.has_left for each in self._receivers.values()) >= MAX_RECEIVERS
             if is_full and not self._forget_idle():
-                return False
+                return f"more than {MAX_RECEIVERS} receivers"
             receiver = self._receivers[name] = Receiver(now_ns)
         token = giver.instance, filters
-        if is_present and len(receiver.tokens) < _MAX_TOKENS:
+        if is_present and len(receiver.tokens) >= _MAX_TOKENS and token not in receiver.tokens:
+            return f"more than {_MAX_TOKENS} listeners of receiver {giver.authority!r}"
+        if is_present:
             if not receiver.tokens:
                 receiver.present_since_ns = now_ns
                 receiver.is_ready = False
@@ -271,13 +275,13 @@ class AwaitedReceipts:
                 receiver.last_tokens = dict(receiver.tokens)
             receiver.tokens[token] = receiver.last_tokens[token] = now_ns
             receiver.gone_ns, receiver.has_left = NEVER_NS, False
-        elif not is_present:
+        else:
             receiver.tokens.pop(token, None)
             if not receiver.tokens:
                 receiver.gone_ns, receiver.away_ns = now_ns, 0
         receiver.changed_ns = now_ns
         self._mark_changed()
-        return True
+        return ""
 
     def _forget_idle(self) -> bool:
         """Forget the receiver that is away for the longest time and that no put waits for. False if there is none."""
@@ -447,13 +451,16 @@ class AwaitedReceipts:
         self.abandon(abandoned)
         for id in abandoned:
             del lost[id]
+        probes = dict[bytes, int]()
         for each in tuple(self._receivers.values()):
-            lost.update(each.probe(now_ns))
-        return lost
+            probes.update(each.probe(now_ns))
+        self._probes = probes.keys() - lost.keys()
+        return lost | probes
 
     def postpone(self, id: bytes) -> None:
-        """This counts as lost, and cannot be put again now."""
-        self._retransmissions[id] = self._retransmissions.get(id, 1) - 1
+        """`lost` returned this, and it cannot be put again now."""
+        if id not in self._probes:
+            self._retransmissions[id] = self._retransmissions.get(id, 1) - 1
 
     def abandon(self, ids: Sequence[bytes]) -> None:
         """These were never confirmed, and are not put again."""
@@ -499,7 +506,7 @@ class AwaitedReceipts:
                     continue  # it is back
                 del self._receivers[name]
                 self._mark_changed()
-            self._miss(left_one, list(receiver.puts.all_before(NEVER_NS, frozenset())))
+            self._miss(left_one, list(left_one.puts.all_before(NEVER_NS, frozenset())))
 
     def _advance_windows(self, now_ns: int) -> None:
         """Let the windows of the receivers pass that are away and miss what others receive.

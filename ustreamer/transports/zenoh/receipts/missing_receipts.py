@@ -51,6 +51,10 @@ class MissingReceipts(NoReceipts):
         self._remembered_since = remembered_since
         self._put_again = put_again
         self._answered_requests = answered_requests
+        self._first_put_times: dict[bytes, int] = {}
+        """The time of the first put of each message that was put again and waits for a receipt."""
+        self._received = 0
+        """`awaited.received` when the received ones were removed."""
         self._newly_blocked: deque[tuple[Hashable, Sequence[tuple[int, UMessage]]]] = deque()
         awaited.sent_to = self._sent_to
         if store is not None:
@@ -62,6 +66,15 @@ class MissingReceipts(NoReceipts):
     def oldest_ns(self) -> int:
         """When the oldest put was made that is not blocked: it must be remembered."""
         return self.awaited.oldest_kept_ns
+
+    def awaiting_publishers(self) -> set[Hashable]:
+        """The publishers of the remembered puts without a receipt. It reads them all, which may take 0.1 s."""
+        oldest_ns = self.oldest_ns
+        if oldest_ns == NEVER_NS:
+            return set()
+        publishers = {receipt_id(each[2].id): each[0] for each in self._remembered_since(oldest_ns)}
+        received = self.received_of(publishers.keys())
+        return {publisher for id, publisher in publishers.items() if id not in received}
 
     def keep_overdue(self) -> None:
         """Store the receivers, and the puts whose receipt is overdue. Release the puts that have it. Waits for no put."""
@@ -114,36 +127,44 @@ class MissingReceipts(NoReceipts):
         awaited = self.awaited
         if awaited.changed:
             self._update_receivers()
+        if awaited.received != self._received:
+            self._received = awaited.received
+            for id in awaited.received_of(self._first_put_times.keys()):
+                del self._first_put_times[id]
         self._block_kept()
         lost = awaited.lost(self._monotonic_ns())
         if not lost:
             return
         now_ns = self._monotonic_ns()
         remembered, forgotten = self._remembered_since_first(lost), dict[bytes, int]()
-        found = {id: each for id, each in remembered.items() if id in lost}
-        for id in [each for each in lost if each not in found]:
-            stored = None if self.keeper is None else self.keeper.read(id)
-            if stored is None:
+        position = {id: at for at, id in enumerate(remembered)}  # a batch has one time
+        for id in sorted(lost, key=lambda id: (self.first_put_ns(id, lost[id]), position.get(id, -1))):
+            found = remembered[id][1:] if id in remembered else self._read_stored(id, lost[id])
+            if found is None:
                 if self._may_be_kept(id, now_ns - lost[id]):
                     awaited.postpone(id)
                 else:
                     forgotten[id] = lost[id]
-            elif self._has_closed_route(stored[1]):
-                awaited.postpone(id)  # the next tick reads it again
+            elif self._has_closed_route(found[1]):
+                # `PossibleLosses.collect` blocks a remembered one, if its publisher is still declared. Else the next tick
+                # finds it again.
+                awaited.postpone(id)
             else:
-                self._retransmit_put(id, lost[id], stored[1])
-        for id, (_, put_ns, message) in found.items():
-            if self._has_closed_route(message):
-                awaited.postpone(id)  # `PossibleLosses.collect` blocks it, if its publisher is still declared
-            else:
-                self._retransmit_put(id, put_ns, message)
+                self._retransmit_put(id, *found)
         if forgotten:
             self._abandon(forgotten, remembered.keys())
+
+    def _read_stored(self, id: bytes, put_ns: int) -> tuple[int, UMessage] | None:
+        """A put of this time in the store; None if it is not there."""
+        stored = None if self.keeper is None else self.keeper.read(id)
+        return None if stored is None else (put_ns, stored[1])
 
     def _block_kept(self) -> None:
         """Block what was kept since the last call, if its publisher has lost its subscribers meanwhile."""
         for publisher, ids in self.keeper.pop_new() if self.keeper is not None else ():
-            if isinstance(publisher, RoutePublisher) and not publisher.open:
+            if not isinstance(publisher, RoutePublisher) or publisher not in self._publishers:
+                continue  # undeclared meanwhile: no subscriber makes it put them again
+            if not publisher.open:
                 self.awaited.block(ids)
 
     def _may_be_kept(self, id: bytes, age_ns: int) -> bool:
@@ -230,10 +251,15 @@ class MissingReceipts(NoReceipts):
         """As `AwaitedReceipts.count_left`: a put was made again that waited for these."""
         self.awaited.count_left(id, receivers)
 
-    def on_put_again(self, id: bytes, now_ns: int) -> None:
-        """A put was made again at this time."""
+    def on_put_again(self, id: bytes, put_ns: int, now_ns: int) -> None:
+        """A put of `put_ns` was made again at `now_ns`."""
+        self._first_put_times.setdefault(id, put_ns)
         if self.keeper is not None:
             self.keeper.on_put_again(id, now_ns)
+
+    def first_put_ns(self, id: bytes, put_ns: int) -> int:
+        """When this was put first, if it was put again and has no receipt yet. Else `put_ns`, the time of its last put."""
+        return self._first_put_times.get(id, put_ns)
 
     def block(self, publisher: RoutePublisher, puts: Sequence[tuple[int, UMessage]]) -> None:
         """A publisher will put these again, and what the store has of it, when it has a subscriber."""
@@ -256,13 +282,16 @@ class MissingReceipts(NoReceipts):
 
     def stored_ids(self, publisher: RoutePublisher, known: AbstractSet[bytes]) -> list[bytes]:
         """The puts of a publisher without a receipt that the store has, without those in `known`, in order."""
-        ids = () if self.keeper is None else self.keeper.ids_of(publisher)
-        return [id for id in ids if id not in known and self.awaited.is_awaited(id)]
+        keeper = self.keeper
+        if keeper is None:
+            return []
+        ids = (id for id in keeper.ids_of(publisher) if id not in known and self.awaited.is_awaited(id))
+        return sorted(ids, key=lambda id: self.first_put_ns(id, min(keeper.put_times(id))))
 
     def stored_of(
         self, publisher: RoutePublisher, known: AbstractSet[bytes]
-    ) -> Iterator[tuple[bytes, int, UMessage]]:
-        """As `stored_ids`, read one by one: the id, the time of the put, the message."""
+    ) -> Iterator[tuple[int, UMessage]]:
+        """As `stored_ids`, read one by one: the time of the put, and the message."""
         for id in self.stored_ids(publisher, known):
             found = None if self.keeper is None else self.keeper.read(id)
             if found is None:
@@ -270,7 +299,7 @@ class MissingReceipts(NoReceipts):
             if self._answered_requests.has(found[1]):
                 self.awaited.forget([id])  # it is not put again
             else:
-                yield id, *found
+                yield found
 
     # --- the end ------------------------------------------------------------------------------------------------------
 

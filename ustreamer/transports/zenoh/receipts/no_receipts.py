@@ -4,7 +4,7 @@
 A module of its own, so that such an endpoint does not import the others.
 """
 
-from collections.abc import Iterator, KeysView, Sequence
+from collections.abc import Hashable, Iterator, KeysView, Sequence
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Final
 
@@ -24,6 +24,9 @@ class NoReceipts:
     @property
     def oldest_ns(self) -> int:
         return NEVER_NS
+
+    def awaiting_publishers(self) -> AbstractSet[Hashable]:
+        return frozenset()
 
     def keep_overdue(self) -> None:
         pass
@@ -49,8 +52,11 @@ class NoReceipts:
     def count_left(self, id: bytes, receivers: "Sequence[Receiver]") -> None:
         pass
 
-    def on_put_again(self, id: bytes, now_ns: int) -> None:
+    def on_put_again(self, id: bytes, put_ns: int, now_ns: int) -> None:
         pass
+
+    def first_put_ns(self, id: bytes, put_ns: int) -> int:
+        return put_ns
 
     def has_stored(self, publisher: RoutePublisher) -> bool:
         return False
@@ -60,7 +66,7 @@ class NoReceipts:
 
     def stored_of(
         self, publisher: RoutePublisher, known: AbstractSet[bytes]
-    ) -> Iterator[tuple[bytes, int, UMessage]]:
+    ) -> Iterator[tuple[int, UMessage]]:
         return iter(())
 
     def stored_between(self, first_ns: int, last_ns: int) -> int:
