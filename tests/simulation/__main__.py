@@ -15,7 +15,7 @@ from functools import partial
 from multiprocessing import get_context
 
 from tests.simulation.known_stories import STORIES
-from tests.simulation.seeds import run, run_chunk, story_of, use_core, use_next_core
+from tests.simulation.seeds import run, run_chunk, story_of, use_core, use_next_core, with_fixed_hashes
 from tests.simulation.someip import known_stories as someip_stories
 from tests.simulation.story import Result, Story, shrink
 
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.jobs == 1:
         use_core(options.core)
     if options.known:
-        return _tell_known()
+        return _print_known()
     if options.seed is not None:
         return _explain(story_of(options.seed, someip=options.someip), options.kinds)
     seeds = range(*options.seeds)
@@ -81,7 +81,7 @@ def _find_first(seeds: range, known: Mapping[str, Sequence[str]], *, someip: boo
     return 0
 
 
-def _tell_known() -> int:
+def _print_known() -> int:
     """Print one line for each known story: its violations, or "holds"."""
     stories = {**STORIES, **someip_stories.STORIES}
     outcomes = {name: run(story).violations for name, story in stories.items()}
@@ -115,13 +115,6 @@ def _run_seeds(seeds: range, kinds: Sequence[str], jobs: int, stories: int, *, s
     return bool(counts)
 
 
-def _with_fixed_hashes() -> None:
-    """Start again with a fixed hash seed: the order of a set is part of the interleaving."""
-    if os.environ.get("PYTHONHASHSEED") != "0":
-        environment = os.environ | {"PYTHONHASHSEED": "0"}
-        os.execve(sys.executable, [sys.executable, "-m", "tests.simulation", *sys.argv[1:]], environment)
-
-
 if __name__ == "__main__":
-    _with_fixed_hashes()
+    with_fixed_hashes("tests.simulation")
     sys.exit(main(sys.argv[1:]))

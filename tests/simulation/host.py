@@ -65,8 +65,8 @@ class HostConfig(NamedTuple):
     max_publishers: int = 16_384
     receipts: bool = False
     """Whether the endpoint outside has receipts, and the application there gives them."""
-    receives: bool = False
-    """With `receipts`: the application outside expects them too, and the endpoint inside is durable."""
+    gives_receipts: bool = False
+    """With `receipts`: the streamer gives them, too. The application expects them, and the endpoint inside is durable."""
     someip: SomeipConfig | None = None
     """The endpoint of a SOME/IP network; None is none."""
 
@@ -80,7 +80,7 @@ class HostConfig(NamedTuple):
                 retransmit_bytes=self.retransmit_bytes,
                 peers=False,
                 max_publishers=self.max_publishers,
-                durable=self.durable and (name == OUTSIDE or self.receives),
+                durable=self.durable and (name == OUTSIDE or self.gives_receipts),
                 receipts=self.receipts and name == OUTSIDE,
             )
             for name, authorities in AUTHORITIES.items()

@@ -13,6 +13,7 @@ from random import Random
 from typing import Final
 
 from tests.simulation.host import OUTSIDE, HostConfig
+from tests.simulation.seeds import with_fixed_hashes
 from tests.simulation.story import DEFAULT_SIZES, SMALL_SIZES, Step, Story, run
 
 _CONFIG: Final = HostConfig(durable=True, max_age_ms=600_000)
@@ -68,7 +69,7 @@ def receiver_story(seed: int) -> Story:
         steps.append(Step(rng.randrange(100, 6_000), *outage))
     if rng.random() < 0.3:
         steps.append(Step(rng.randrange(500, 6_000), "slow disk", (100, rng.randrange(500, 5_000))))
-    config = _CONFIG._replace(receipts=True, receives=True)
+    config = _CONFIG._replace(receipts=True, gives_receipts=True)
     return Story(seed, tuple(steps), config, rng.choice((DEFAULT_SIZES, SMALL_SIZES)))
 
 
@@ -92,4 +93,5 @@ def main(first: int, end: int, kind: str = "") -> int:
 
 
 if __name__ == "__main__":
+    with_fixed_hashes("tests.simulation.kill_stories")
     sys.exit(main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:]))

@@ -325,6 +325,28 @@ STORIES: Final[Mapping[str, Story]] = {
         SMALL_SIZES,
         commit_ms=40,
     ),
+    "11 publishers that wait for receipts fill all places": Story(
+        36_111,
+        (
+            Step(1_867, "publish", ("notices", 250, 20_000, 100, 0)),
+            Step(2_527, "publish", ("call", 20, 40_000, 100, 30_000)),
+            Step(2_530, "cut", (OUTSIDE, 5_329)),
+            Step(2_554, "publish", ("event", 250, 20, 1_000, 0)),
+        ),
+        HostConfig(durable=True, receipts=True, retransmit_bytes=20_000, max_publishers=16),
+        LinkSizes(16_000, 64_000, 32_000),
+        commit_ms=8,
+        interrupt_every=50,
+    ),
+    "11 what was put again alone is lost again with newer messages": with_receipts(kill_story(5_022)),
+    "11 a streamer starts while its router is frozen": Story(
+        0,
+        (
+            Step(0, "publish", ("event", 9_000, 2_000, 8, 0)),
+            Step(1_000, "freeze", (OUTSIDE, 12_500)),
+            Step(3_000, "stop", (500,)),
+        ),
+    ),
     "11 router killed just after an answer": Story(
         9_500,
         (

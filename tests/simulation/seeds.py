@@ -3,6 +3,7 @@
 
 import gc
 import os
+import sys
 from typing import Any
 
 from tests.simulation import story
@@ -15,9 +16,10 @@ def story_of(seed: int, *, someip: bool) -> Story:
     return someip_stories.generate(seed) if someip else story.generate(seed)
 
 
-def run(told: Story) -> Result:
-    """Run a story of any kind."""
-    return story.run(told) if told.config.someip is None else someip_stories.run(told)
+def run(of_any_kind: Story) -> Result:
+    if of_any_kind.config.someip is None:
+        return story.run(of_any_kind)
+    return someip_stories.run(of_any_kind)
 
 
 def run_chunk(seeds: range, *, someip: bool = False) -> list[tuple[int, list[str]]]:
@@ -48,3 +50,10 @@ def use_next_core(counter: Any) -> None:
     with counter.get_lock():
         counter.value += 1
         use_core(counter.value)
+
+
+def with_fixed_hashes(module: str) -> None:
+    """Start this module again with a fixed hash seed: the order of a set is part of the interleaving."""
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        environment = os.environ | {"PYTHONHASHSEED": "0"}
+        os.execve(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]], environment)

@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, Final, NamedTuple
 
+from tests.simulation.actor import STOP_LIMIT_S, Actor
 from tests.simulation.disk import SimDisk
-from tests.simulation.host import DRAIN_S, INSIDE, OUTSIDE, HostConfig, SimHost, simulated
+from tests.simulation.host import INSIDE, OUTSIDE, HostConfig, SimHost, simulated
 from tests.simulation.host_oracle import Violation
 from tests.simulation.oracle import Oracle
 from tests.simulation.scheduler import NS_PER_MS, NS_PER_S, Scheduler, SimulationStuck
@@ -21,8 +22,6 @@ from tests.simulation.zenoh_network import SimNetwork
 _SETTLE_S: Final = 45
 _CONFIRMED_NS: Final = 3 * NS_PER_S
 _STILL_NS: Final = 7 * NS_PER_S
-_STOP_LIMIT_S: Final = DRAIN_S + 40
-
 
 DEFAULT_SIZES: Final = LinkSizes(128_000, 2_500_000, 1_500_000)
 SMALL_SIZES: Final = LinkSizes(4_000, 8_000, 4_000)
@@ -237,11 +236,11 @@ def _draw_story(seed: int) -> Story:
 # --- a run ------------------------------------------------------------------------------------------------------------
 
 
-class _Actor:
-    """Does the steps of a story."""
+class _ZenohActor(Actor):
+    """The actor of a story with Zenoh networks."""
 
     def __init__(self, story: Story, scheduler: Scheduler) -> None:
-        self.scheduler = scheduler
+        super().__init__(scheduler)
         self.networks = {name: SimNetwork(scheduler, name, story.sizes) for name in (INSIDE, OUTSIDE)}
         self.disk = SimDisk(scheduler, story.commit_ms)
         self.host = SimHost(scheduler, self.networks, self.disk, story.config)
@@ -249,18 +248,10 @@ class _Actor:
             scheduler,
             self.networks,
             receipts=story.config.receipts,
-            receives=story.config.receives,
+            gives_receipts=story.config.gives_receipts,
             has_backend=story.has_backend,
         )
         self._story = story
-        self._unsent = 0
-        """Messages that the applications have yet to send."""
-        self._moved: tuple[int, ...] = ()
-        self._moved_ns = 0
-        self._actions: list[tuple[int, int, Callable[[], None]]] = []
-
-    def _at(self, at_ms: int, action: Callable[[], None]) -> None:
-        self._actions.append((at_ms, len(self._actions), action))
 
     def plan(self, step: Step) -> None:
         """Enter the actions of a step."""
@@ -312,7 +303,7 @@ class _Actor:
         """Do a step whose end, if any, the world plans."""
         match kind:
             case "publish":
-                self._publish(*args)
+                self._send(*args)
             case "subscribe":
                 self.world.subscribe(LATE_TOPICS[args[0]], *args[1:])
             case "reload":
@@ -326,17 +317,10 @@ class _Actor:
         self._at(step.at_ms, begin)
         self._at(step.at_ms + step.args[-1], end)
 
-    def _publish(self, flow: str, count: int, every_us: int, size: int, ttl_ms: int) -> None:
-        def send_next(left: int) -> None:
-            flows = {"notices": NOTICES, "shared": SHARED}.get(flow, (flow,))
-            name = flows[left % len(flows)]
-            self.world.send(name, size, ttl_ms)
-            self._unsent -= 1
-            if left > 1:
-                self.scheduler.call_after(every_us * 1_000, lambda: send_next(left - 1))
-
-        self._unsent += count
-        send_next(count)
+    def send_one(self, flow: str, left: int, size: int, ttl_ms: int) -> None:
+        """As `Actor.send_one`; a group of flows takes turns."""
+        flows = {"notices": NOTICES, "shared": SHARED}.get(flow, (flow,))
+        self.world.send(flows[left % len(flows)], size, ttl_ms)
 
     def _change_sessions(self, kind: str, count: int) -> None:
         for server in self.host.wamp_servers[-1:] if self.host.is_up else ():
@@ -345,12 +329,10 @@ class _Actor:
             else:
                 server.connect(count, TOPICS)
 
-    def _start(self) -> None:
-        if self.host.is_up and not self.host.is_stopping:
-            return  # the end of an earlier stop has started it
-        if not self.host.is_up or self.host.wait_stopped(_STOP_LIMIT_S):
-            self.disk.set_refusal(None)  # a streamer does not start on a disk that refuses
-            self.host.start()
+    def start_host(self) -> None:
+        """As `Actor.start_host`; a streamer does not start on a disk that refuses."""
+        self.disk.set_refusal(None)
+        super().start_host()
 
     def release(self) -> None:
         """Empty all objects of the run. The product has structs without `gc`, which would keep them forever."""
@@ -366,17 +348,11 @@ class _Actor:
         for topic in TOPICS:
             self.world.subscribe(topic)
         self._wait(lambda: len(self.world.subscribed_at_ns) == len(TOPICS), 10)
-        begin_ns = self.scheduler.now_ns
-        for at_ms, _, action in sorted(self._actions):
-            self.scheduler.sleep(max(1, begin_ns + at_ms * NS_PER_MS - self.scheduler.now_ns))
-            action()
+        self._do_all()
         self._wait(self._has_settled, _SETTLE_S)
         # A stop keeps or reports what was sent just before a link was lost.
         self.scheduler.sleep(_CONFIRMED_NS)
-        self.host.letters_before_stop = self.host.letter_count
-        self.host.stop()
-        self.host.wait_stopped(_STOP_LIMIT_S)
-        self.scheduler.sleep(2 * NS_PER_S)
+        self._stop()
         if self.host.config.durable:
             self._restart_once()
 
@@ -386,7 +362,7 @@ class _Actor:
         self.host.start()
         self.scheduler.sleep(2 * NS_PER_S)
         self.host.stop()
-        self.host.wait_stopped(_STOP_LIMIT_S)
+        self.host.wait_stopped(STOP_LIMIT_S)
 
     def _has_settled(self) -> bool:
         """Whether all messages have arrived, or nothing has moved for a while."""
@@ -396,21 +372,13 @@ class _Actor:
             self._unsent,
             *(len(each.put_ns) for each in self.networks.values()),
         )
-        if moved != self._moved:
-            self._moved, self._moved_ns = moved, self.scheduler.now_ns
-        return self._has_arrived() or self.scheduler.now_ns - self._moved_ns > _STILL_NS
+        is_still = self._is_still(moved, _STILL_NS)
+        return is_still or self._has_arrived()
 
     def _has_arrived(self) -> bool:
         taken = (id for network in self.networks.values() for id in network.taken if id in self.world.sent)
-        is_sent = not self._unsent and not self.world.owed
+        is_sent = not self._unsent and not self.world.unreceipted
         return is_sent and all(self.world.has_arrived(id) for id in taken)
-
-    def _wait(self, condition: Callable[[], bool], limit_s: int) -> None:
-        """Wait for a condition, and at least a second."""
-        until_ns = self.scheduler.now_ns + limit_s * NS_PER_S
-        self.scheduler.sleep(NS_PER_S)
-        while not condition() and self.scheduler.now_ns < until_ns:
-            self.scheduler.sleep(NS_PER_S)
 
 
 _NO_FAULTS: Final = frozenset({"publish", "subscribe", "sessions", "leave"})
@@ -433,7 +401,7 @@ def faults_of(story: Story) -> frozenset[str]:
 def run(story: Story) -> Result:
     """Run a story."""
     scheduler = Scheduler(story.seed, story.interrupt_every)
-    actor = _Actor(story, scheduler)
+    actor = _ZenohActor(story, scheduler)
     for step in story.steps:
         actor.plan(step)
     violations: list[Violation] = []

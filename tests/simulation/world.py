@@ -125,20 +125,20 @@ class World:
         networks: Mapping[str, SimNetwork],
         *,
         receipts: bool = False,
-        receives: bool = False,
+        gives_receipts: bool = False,
         has_backend: bool = False,
     ) -> None:
         """With `receipts` the application outside stands for a streamer: it gives receipts and drops copies.
 
-        With `receives` it also expects receipts for what it sends to the application inside, and sends it again. With
+        With `gives_receipts` it also expects receipts for what it sends to the application inside, and sends it again. With
         `has_backend` there is a second application outside. Both subscribe the shared flows, each flow with its own key.
         """
         self._scheduler = scheduler
         self._receipts = receipts
-        self.owed: dict[bytes, WireMessage] = {}
+        self.unreceipted: dict[bytes, WireMessage] = {}
         """What the application outside sent and has no receipt for, by the id in a receipt."""
-        self._receives = receives
-        self._unreceipted: dict[ReceiptGiverId, list[bytes]] = {}
+        self._gives_receipts = gives_receipts
+        self._receipts_to_give: dict[ReceiptGiverId, list[bytes]] = {}
         self._outside = networks[OUTSIDE]
         self._ids = UuidSource(scheduler.wall_ms, scheduler.rng.getrandbits)
         self.apps = {
@@ -169,7 +169,7 @@ class World:
         elif receipts:
             for sink in None, any_at("cloud"):
                 self.apps[OUTSIDE].tokens.add(token_key(_GIVER, ListenerFilters(ANY, sink)))
-        if receives:
+        if gives_receipts:
             self.apps[OUTSIDE].subscribe(EVERY_RECEIPT)
             scheduler.call_after(NS_PER_S, self._send_owed)
         self.expiring: set[UUri] = set()
@@ -250,14 +250,14 @@ class World:
         number = self._numbers[name] = self._numbers[name] + 1
         self.sent[id] = Sent(name, number, self._scheduler.now_ns, message.attributes.ttl or 0)
         wire = wire_message(key, message.payload, attachment, id)
-        if self._receives and name == "back":
-            self.owed[id[ID_IN_ATTACHMENT]] = wire
+        if self._gives_receipts and name == "back":
+            self.unreceipted[id[ID_IN_ATTACHMENT]] = wire
         self.apps[origin].publish(wire)
 
     def _send_owed(self) -> None:
         """Send again each second what has no receipt."""
         self._scheduler.call_after(NS_PER_S, self._send_owed)
-        for each in list(self.owed.values()):
+        for each in list(self.unreceipted.values()):
             self.apps[OUTSIDE].publish(each)
 
     def subscribe(self, topic: UUri, expires_s: int = 0) -> None:
@@ -277,21 +277,21 @@ class World:
 
     def _give_receipt(self, id: bytes, giver: ReceiptGiverId) -> None:
         """Give a receipt 10 ms later, together with those of other messages."""
-        if giver not in self._unreceipted:
+        if giver not in self._receipts_to_give:
             self._scheduler.call_after(10 * NS_PER_MS, lambda: self._give_receipts(giver))
-        self._unreceipted.setdefault(giver, []).append(id[ID_IN_ATTACHMENT])
+        self._receipts_to_give.setdefault(giver, []).append(id[ID_IN_ATTACHMENT])
 
     def _give_receipts(self, giver: ReceiptGiverId) -> None:
-        ids = self._unreceipted.pop(giver)
+        ids = self._receipts_to_give.pop(giver)
         app = self.apps[OUTSIDE] if self.backend is None or giver == _GIVER else self.backend
         app.publish(wire_message(receipt_key(giver), b"".join(ids), b"", b""))
 
     def _on_outside(self, received: WireMessage) -> None:
         if received.key.startswith(PREFIX):
             for confirmed in split_receipt(received.payload):
-                self.owed.pop(confirmed, None)
+                self.unreceipted.pop(confirmed, None)
             if not received.payload:  # the streamer is ready: it may lack what was sent before
-                for each in list(self.owed.values()):
+                for each in list(self.unreceipted.values()):
                     self.apps[OUTSIDE].publish(each)
             return
         if self._receipts:

@@ -17,6 +17,8 @@ from tests.simulation.zenoh_session import SimSession
 _APP_BUFFER_BYTES: Final = 200_000
 _FORGOTTEN_SHARE: Final = 0.5
 _UNREAD_NS: Final = 50 * NS_PER_MS
+_NOTICED_NS: Final = 150 * NS_PER_MS
+"""How long a streamer does not know that an application is lost, at most."""
 _UPDATE_NS: Final = 100 * NS_PER_MS
 """A streamer applies a token at the next tick of its link monitor, or at the one after it."""
 
@@ -31,6 +33,8 @@ class SimApp:
         self.keys: list[str] = []
         self.connected = True
         self.stalled = False
+        self.is_silent = False
+        """Whether it has left, and a router that was frozen does not know it yet."""
         self.on_message = on_message
         self.tokens: set[str] = set()
         """The tokens with which the application announces receipts."""
@@ -121,7 +125,7 @@ class SimApp:
 
     def publish(self, message: WireMessage) -> None:
         """Put a message: it goes to the router, or is lost with it."""
-        if self.connected:
+        if self.connected and not self.is_silent:
             self._network.from_app(message, self)
 
     @property
@@ -137,7 +141,7 @@ class SimApp:
             self._network.on_app_full(self)
 
     def read(self) -> None:
-        if self.stalled or not self.connected:
+        if self.stalled or self.is_silent or not self.connected:
             return
         while self._waiting:
             _, message = self._waiting.popleft()
@@ -153,12 +157,13 @@ class SimApp:
         network = self._network
         old_ns = network.scheduler.now_ns - _UNREAD_NS
         running = {each.process for each in network.sessions if not each.is_gone}
+        network.lost_in_freeze |= any(each.is_frozen for each in network.sessions)
         for at_ns, message in self._waiting:
             if at_ns < old_ns or network.put_by.get(message.id) not in {None, *running}:
                 self.lost.add(message.id)
         self._waiting.clear()
         self._waiting_bytes = 0
-        self.connected = False
+        self.connected = self.is_silent = False
         self._network.on_topology_change()
 
     def reconnect(self) -> None:
@@ -221,6 +226,10 @@ class SimNetwork:
         """The messages that the router had not read when it froze, because it waited for an application."""
         self._unread_by_thawed: set[bytes] = set()
         """The messages that a thawed router reads after it has dropped applications."""
+        self.lost_in_freeze = False
+        """Whether an application was lost while a session was frozen."""
+        self._disorders_ns: list[tuple[int, int]] = []
+        """Begin and end of the times in which messages may overtake those that are sent again, as documented."""
         self._is_any_full = False
         """True if an application may be full: a test for each message would cost more."""
 
@@ -230,6 +239,21 @@ class SimNetwork:
 
     def latency_ns(self) -> int:
         return 100_000 + int(self.rng.random() * 300_000)
+
+    def on_session_thawed(self) -> None:
+        """The session does not know yet which applications it has lost."""
+        if self.lost_in_freeze:
+            self._allow_disorder(0)
+        self.lost_in_freeze = False
+
+    def _allow_disorder(self, ns: int) -> None:
+        """From now, for this time and until a streamer knows that an application is lost."""
+        now_ns = self.scheduler.now_ns
+        self._disorders_ns.append((now_ns, now_ns + ns + _NOTICED_NS))
+
+    def may_overtake(self, at_ns: int) -> bool:
+        """Whether messages that arrived at this time may have overtaken those that are sent again."""
+        return any(begin_ns <= at_ns <= end_ns for begin_ns, end_ns in self._disorders_ns)
 
     def forgets_connection(self) -> bool:
         """Whether Zenoh forgets a connection that follows one that it closed because a put had waited too long."""
@@ -394,22 +418,38 @@ class SimNetwork:
             if frozen_ns > LEASE_NS and self.rng.random() < 0.5:
                 self._expire_links()
             elif frozen_ns > LEASE_NS * 3 // 4:
-                self._drop_apps(frozen_ns)
+                self._drop_apps_at_thaw(frozen_ns)
             self.is_running = True
             self._update_links()
             self.resume_reading()
             self.on_topology_change()
 
-    def _drop_apps(self, frozen_ns: int) -> None:
-        """A thawed router drops the applications that are silent for a lease. They connect again at once.
+    def _drop_apps_at_thaw(self, frozen_ns: int) -> None:
+        """Drop the applications, often after a session has connected whose attempt waited for the router."""
+        waiting = [each for each in self.sessions if each.waits_for_router]
+        if not waiting or self.rng.random() < 0.5:
+            self._drop_apps(self._silent_apps(frozen_ns))
+            return
+        silent = self._silent_apps(frozen_ns)
+        for app in silent:
+            app.is_silent = True
+        for each in waiting:
+            self.scheduler.call_after(self.rng.randrange(5) * NS_PER_MS, each.connect)
+        lost_ms = self.rng.randrange(5, 50)
+        self._allow_disorder(lost_ms * NS_PER_MS)
+        self.scheduler.call_after(lost_ms * NS_PER_MS, lambda: self._drop_apps(silent))
 
-        Their last keep-alive came up to a quarter of the lease before the freeze. Measured: 8 ms without them.
-        """
-        silent = [
+    def _silent_apps(self, frozen_ns: int) -> list[SimApp]:
+        """Those whose last keep-alive is older than a lease: it came up to a quarter of the lease before the freeze."""
+        return [
             app
             for app in self.apps
             if app.connected and frozen_ns + self.rng.randrange(LEASE_NS // 4) > LEASE_NS
         ]
+
+    def _drop_apps(self, silent: Iterable[SimApp]) -> None:
+        """A thawed router drops the silent applications. They connect again at once. Measured: 8 ms without them."""
+        silent = [app for app in silent if app.connected]
         links = [each.link for each in self.sessions if each.link is not None]
         if silent:
             buffers = (each for link in links for each in (link.received, link.sent, link.queue))

@@ -29,9 +29,9 @@ _RETRY_MS: Final = 1_000
 _DROP_WAIT_NS: Final = NS_PER_MS
 """A put with congestion control DROP waits so long for room. Measured: 1.1 ms while the other node is frozen."""
 _PUT_NS: Final = 25_000
+"""The time from one put to the next, with all computing in between: 40 000 messages/s at most."""
 _THAW_MS: Final = 20
 """In this time after a freeze Zenoh reports what happened meanwhile."""
-"""The time from one put to the next, with all computing in between: 40 000 messages/s at most."""
 
 
 class _Bytes:
@@ -209,13 +209,12 @@ class SimSession:
         self.callbacks = primitives.SimQueue()
         self.info = self
         self._on_event: Callable[[Any], None] | None = None
-        self._connects = 0
         self._last_link: SimLink | None = None
         self._tokens: set[str] = set()
         self._token_subscriber = SimCallback()
         self.scheduler.spawn(f"{self.name} zenoh", self._run_callbacks, process)
         network.add_session(self)
-        self._connect()
+        self.connect()
 
     def _run_callbacks(self) -> None:
         """The thread of Zenoh that calls the callbacks."""
@@ -227,16 +226,21 @@ class SimSession:
 
     # --- the link -----------------------------------------------------------------------------------------------------
 
-    def _connect(self) -> None:
+    @property
+    def waits_for_router(self) -> bool:
+        """Whether it has no link, and tries to connect."""
+        return self.link is None and not (self.closed or self.is_gone or self.is_frozen)
+
+    def connect(self) -> None:
         """Connect now, or try again later."""
         if self.closed or self.is_gone or self.link is not None:
             return
         if self.is_frozen:
-            self.do_at_thaw(self._connect)
+            self.do_at_thaw(self.connect)
             return
         if not self.network.is_running or self.network.is_cut:
             retry_ms = _RETRY_MS + self.network.rng.randrange(_RETRY_MS)
-            self.scheduler.call_after(retry_ms * NS_PER_MS, self._connect)
+            self.scheduler.call_after(retry_ms * NS_PER_MS, self.connect)
             return
         self.link = link = SimLink(self.network, self, self.network.sizes)
         self._post_event(zenoh.SampleKind.PUT, link.zid)
@@ -258,7 +262,7 @@ class SimSession:
         for report in reports:
             report()
         retry_ms = 10 + self.network.rng.randrange(_RETRY_MS)
-        self.scheduler.call_after(retry_ms * NS_PER_MS, self._connect)
+        self.scheduler.call_after(retry_ms * NS_PER_MS, self.connect)
 
     def _post_event(self, kind: Any, zid: str) -> None:
         on_event = self._on_event
@@ -430,6 +434,7 @@ class SimSession:
         """SIGCONT. Zenoh may close a link because its own timer has expired, although data of the router waits."""
         rng = self.network.freeze_rng
         self.is_frozen = False
+        self.network.on_session_thawed()
         actions, self._at_thaw = self._at_thaw, []
         for action in actions:
             self.scheduler.call_after(rng.randrange(1, _THAW_MS) * NS_PER_MS, action)

@@ -44,7 +44,7 @@ class Datagram(NamedTuple):
 
 
 class Quality(NamedTuple):
-    """How bad the network is: shares of datagrams, 0 to 1. TCP repeats what is lost."""
+    """How bad the network is: shares of datagrams of UDP, 0 to 1."""
 
     loss: float = 0.0
     copies: float = 0.0

@@ -18,6 +18,9 @@ _SO_TIMESTAMPNS: Final = 35
 _SO_MEMINFO: Final = 55
 _RECVERR: Final = 11
 _TIMESPEC: Final = struct.Struct("@ll")
+_TCP_ESTABLISHED: Final = 1
+_TCP_CLOSE: Final = 7
+_TCP_CLOSE_WAIT: Final = 8
 _ICMP_PORT: Final = struct.pack("=IBBBBII", errno.ECONNREFUSED, 2, 3, 3, 0, 0, 0)
 
 
@@ -83,7 +86,7 @@ class SimSocket(SimFile):
                 self.udp.buffer_bytes = 2 * value  # the kernel doubles it
             case socket.SOL_SOCKET, socket.SO_REUSEADDR if self.udp is not None:
                 self.udp.shares_address = bool(value)
-            case socket.SOL_SOCKET, 35:
+            case socket.SOL_SOCKET, _ if option == _SO_TIMESTAMPNS:
                 self.stamps = bool(value)
             case socket.SOL_SOCKET, socket.SO_LINGER:
                 self._lingers = False
@@ -93,7 +96,7 @@ class SimSocket(SimFile):
                 value, int
             ):
                 self.tcp.user_timeout_ns = value * NS_PER_MS
-            case socket.IPPROTO_IP, 11 if self.udp is not None:
+            case socket.IPPROTO_IP, _ if option == _RECVERR and self.udp is not None:
                 self.udp.reports_unreachable = bool(value)
             case socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP if self.udp is not None and isinstance(
                 value, bytes
@@ -114,8 +117,16 @@ class SimSocket(SimFile):
             code, found.error = found.error, 0
             return code
         if option == socket.TCP_INFO and level == socket.IPPROTO_TCP:
-            return struct.pack("<120xQ", 0 if self.tcp is None else self.tcp.acked)
+            return self._tcp_info()
         return b"" if size else 0
+
+    def _tcp_info(self) -> bytes:
+        tcp = self.tcp
+        if tcp is None or tcp.is_over:
+            state = _TCP_CLOSE
+        else:
+            state = _TCP_CLOSE_WAIT if tcp.has_received_end else _TCP_ESTABLISHED
+        return struct.pack("<B119xQ", state, 0 if tcp is None else tcp.acked)
 
     # --- addresses ----------------------------------------------------------------------------------------------------
 

@@ -73,4 +73,16 @@ STORIES: Final[Mapping[str, Story]] = {
     "a closed connection sends no calls after newer ones": Story(
         58, (_publish(0, "call tcp", 150, 40_000), Step(500, "cable", (ECU_A.ip, 7_000))), _CONFIG
     ),
+    # Its kernel had acknowledged messages that it had not read. They came after the newer ones of the next connection.
+    "an ECU loses power with unread data and connects again": Story(
+        986,
+        (
+            Step(7_580, "ecu freeze", (ECU_B.ip, 2_020)),
+            _publish(9_575, "static tcp", 100, 20, 1_000),
+            _publish(9_575, "static tcp", 200, 5, 100),
+            Step(9_580, "ecu power", (ECU_B.ip, 3_939)),
+        ),
+        HostConfig(queue_messages=100, someip=SomeipConfig()),
+        interrupt_every=50,
+    ),
 }

@@ -20,6 +20,12 @@ class Mutation(NamedTuple):
 
 SOMEIP_MUTATIONS: Final = (
     Mutation(
+        "acknowledged messages stay at the connection before a restart",
+        f"{_SOMEIP}/protocol/unacked_window.py",
+        "for each in (*recent, *self._sent) if each.peer is peer]",
+        "for each in self._sent if each.peer is peer]",
+    ),
+    Mutation(
         "a connection with messages that are sent again is closed in order",
         f"{_SOMEIP}/io/tcp_connection.py",
         "            close_with_reset(self.socket)",

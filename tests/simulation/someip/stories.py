@@ -12,10 +12,11 @@ from collections.abc import Callable
 from random import Random
 from typing import Final
 
+from tests.simulation.actor import Actor
 from tests.simulation.disk import SimDisk
-from tests.simulation.host import DRAIN_S, INSIDE, OUTSIDE, HostConfig, SimHost, simulated
+from tests.simulation.host import INSIDE, OUTSIDE, HostConfig, SimHost, simulated
 from tests.simulation.host_oracle import Violation
-from tests.simulation.scheduler import NS_PER_MS, NS_PER_S, Scheduler, SimulationStuck
+from tests.simulation.scheduler import NS_PER_S, Scheduler, SimulationStuck
 from tests.simulation.someip.ip_network import Quality, SimIpNetwork
 from tests.simulation.someip.network import ECU_A, ECU_B, FLOWS, STREAMER_IP, SomeipConfig
 from tests.simulation.someip.oracle import Fault, SomeipOracle
@@ -28,7 +29,6 @@ _RECOVERED_S: Final = 9
 """Longer than any pause between two attempts: to connect, to offer, to send a segment again."""
 _STILL_NS: Final = 8 * NS_PER_S
 _PROBE_S: Final = 3
-_STOP_LIMIT_S: Final = DRAIN_S + 40
 _OPEN_NS: Final = 1 << 62
 REFUSALS: Final = (errno.EPERM, errno.ENOBUFS, errno.EAGAIN)
 _DURATIONS_MS: Final = ((50, 1_000), (1_000, 4_500), (4_500, 9_000))
@@ -102,11 +102,11 @@ def generate(seed: int) -> Story:
 # --- a run ------------------------------------------------------------------------------------------------------------
 
 
-class _SomeipActor:
-    """Does the steps of a story."""
+class _SomeipActor(Actor):
+    """The actor of a story with a SOME/IP network."""
 
     def __init__(self, story: Story, scheduler: Scheduler) -> None:
-        self.scheduler = scheduler
+        super().__init__(scheduler)
         self.zenoh = {name: SimNetwork(scheduler, name, story.sizes) for name in (INSIDE, OUTSIDE)}
         self.network = SimIpNetwork(scheduler)
         disk = SimDisk(scheduler, story.commit_ms)
@@ -114,13 +114,6 @@ class _SomeipActor:
         assert self.host.kernel is not None
         self.world = SomeipWorld(scheduler, self.zenoh, self.network, self.host.kernel)
         self.faults: list[Fault] = []
-        self._unsent = 0
-        self._moved: tuple[int, ...] = ()
-        self._moved_ns = 0
-        self._actions: list[tuple[int, int, Callable[[], None]]] = []
-
-    def _at(self, at_ms: int, action: Callable[[], None]) -> None:
-        self._actions.append((at_ms, len(self._actions), action))
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
@@ -134,7 +127,7 @@ class _SomeipActor:
             return
         match step.kind:
             case "publish":
-                self._at(step.at_ms, lambda: self._publish(*args))
+                self._at(step.at_ms, lambda: self._send(*args))
             case "reload":
                 self._at(step.at_ms, host.reload)
             case "cable":
@@ -186,21 +179,9 @@ class _SomeipActor:
     def _set_quality(self, quality: Quality) -> None:
         self.network.quality = quality
 
-    def _publish(self, flow: str, count: int, every_us: int, size: int, ttl_ms: int) -> None:
-        def send_next(left: int) -> None:
-            self.world.send(flow, size, ttl_ms)
-            self._unsent -= 1
-            if left > 1:
-                self.scheduler.call_after(every_us * 1_000, lambda: send_next(left - 1))
-
-        self._unsent += count
-        send_next(count)
-
-    def _start(self) -> None:
-        if self.host.is_up and not self.host.is_stopping:
-            return  # the end of an earlier stop has started it
-        if not self.host.is_up or self.host.wait_stopped(_STOP_LIMIT_S):
-            self.host.start()
+    def send_one(self, flow: str, left: int, size: int, ttl_ms: int) -> None:
+        """As `Actor.send_one`."""
+        self.world.send(flow, size, ttl_ms)
 
     # --- the whole ----------------------------------------------------------------------------------------------------
 
@@ -211,17 +192,11 @@ class _SomeipActor:
             ecu.start()
         self.world.subscribe()
         self.scheduler.sleep(3 * NS_PER_S)
-        begin_ns = self.scheduler.now_ns
-        for at_ms, _, action in sorted(self._actions):
-            self.scheduler.sleep(max(1, begin_ns + at_ms * NS_PER_MS - self.scheduler.now_ns))
-            action()
+        self._do_all()
         self.scheduler.sleep(_RECOVERED_S * NS_PER_S)
-        self._wait(_SETTLE_S)
+        self._wait(self._has_settled, _SETTLE_S)
         self._probe()
-        self.host.letters_before_stop = self.host.letter_count
-        self.host.stop()
-        self.host.wait_stopped(_STOP_LIMIT_S)
-        self.scheduler.sleep(2 * NS_PER_S)
+        self._stop()
 
     def _probe(self) -> None:
         """Send one message of each flow: each must arrive."""
@@ -234,13 +209,8 @@ class _SomeipActor:
         if missing:
             self.world.unserved.append(f"after all faults no message of {', '.join(missing)} arrives")
 
-    def _wait(self, limit_s: int) -> None:
-        """Wait until all has arrived, or nothing has moved for a while."""
-        until_ns = self.scheduler.now_ns + limit_s * NS_PER_S
-        while not self._has_settled() and self.scheduler.now_ns < until_ns:
-            self.scheduler.sleep(NS_PER_S)
-
     def _has_settled(self) -> bool:
+        """Whether all messages have arrived, or nothing has moved for a while."""
         world = self.world
         moved = (
             len(world.received),
@@ -250,10 +220,10 @@ class _SomeipActor:
             self._unsent,
             *(len(each.put_ns) for each in self.zenoh.values()),
         )
-        if moved != self._moved:
-            self._moved, self._moved_ns = moved, self.scheduler.now_ns
-        has_all = not self._unsent and all(map(world.has_arrived, world.sent.keys() - world.refused))
-        return has_all or self.scheduler.now_ns - self._moved_ns > _STILL_NS
+        is_still = self._is_still(moved, _STILL_NS)
+        return is_still or (
+            not self._unsent and all(map(world.has_arrived, world.sent.keys() - world.refused))
+        )
 
     def release(self) -> None:
         """Empty all objects of the run. The product has structs without `gc`, which would keep them forever."""

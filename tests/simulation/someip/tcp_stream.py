@@ -190,19 +190,18 @@ class TcpSocket:
         if network.is_path_open(self.host.ip, self.remote[0]) and not self.host.refusal:
             network.scheduler.call_after(network.latency_ns(), self._on_segment)
         else:
-            self._pause()
+            self._pause(self._send_again)
 
-    def _pause(self) -> None:
+    def _send_again(self) -> None:
+        self._is_sending = False
+        self._pump()
+
+    def _pause(self, again: Callable[[], None]) -> None:
         """Wait, then send again what was lost."""
         scheduler = self.host.network.scheduler
         if scheduler.now_ns - self._last_progress_ns > self.user_timeout_ns:
             self._fail(errno.ETIMEDOUT)
             return
-
-        def again() -> None:
-            self._is_sending = False
-            self._pump()
-
         scheduler.call_after(self._pause_ns, again)
         self._pause_ns = min(2 * self._pause_ns, _MAX_PAUSE_NS)
 
@@ -212,7 +211,7 @@ class TcpSocket:
         if self.other is None:
             return
         if not network.is_path_open(self.host.ip, self.remote[0]):
-            self._pause()
+            self._pause(self._send_again)
             return
         peer = network.hosts[self.remote[0]].streams.get((self.remote, self.local))
         if peer is not self.other or (peer.is_closed and self._in_flight):
@@ -231,10 +230,10 @@ class TcpSocket:
         network = self.host.network
         if self.other is None:
             return
-        if not network.is_path_open(
-            self.host.ip, self.remote[0]
-        ):  # the acknowledgement is lost, and comes again
-            network.scheduler.call_after(self._pause_ns, self._on_ack)
+        if not network.is_path_open(self.host.ip, self.remote[0]):
+            self._pause(
+                self._on_ack
+            )  # the acknowledgement is lost: the segment is sent again, and acknowledged
             return
         self.acked += len(self._in_flight)
         self._in_flight = b""
