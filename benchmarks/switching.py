@@ -115,7 +115,7 @@ def measured(directory: Path, times: int = 20) -> dict[str, Any]:
         application = Application(other.zenoh)
         try:
             application.wait_connected()
-            seconds = times * (4 * _SILENCE_S + 0.2) + 5
+            seconds = times * (4 * _SILENCE_S + 0.2) + 2 * _TIMEOUT_S  # a busy machine needs more
             rig.generator.send_command(f"pace {LOAD_HZ} {round(LOAD_HZ * seconds)}")
             time.sleep(_SILENCE_S)
             rounds = [(*application.time_subscribe(), *application.time_unsubscribe()) for _ in range(times)]
