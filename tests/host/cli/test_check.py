@@ -10,6 +10,7 @@ from ustreamer_usubscription.plugin import UsubscriptionPlugin
 
 from tests.e2e.rigs.ports import tcp_ports
 from tests.host.running_streamer import RunningStreamer
+from ustreamer.host.admin.server import SOCKET
 from ustreamer.host.cli.check import CheckReport, check, render
 from ustreamer.host.config.document import Problem
 from ustreamer.host.storage.state_lock import StateLock
@@ -316,6 +317,21 @@ def test_the_addresses_of_the_running_streamer_of_the_file_are_no_problem(tmp_pa
         assert problem.path == "observe.listen"
         running.write(sections, head='authority = "hpc"\nstate_dir = "another"')
         assert len(check(running.path, offline=False).problems) == 4
+
+
+def test_an_address_in_use_next_to_a_streamer_that_does_not_answer_may_be_its_own(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(config.parent)  # the whole path may be too long for a socket
+    Path("state").mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as used, socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(f"state/{SOCKET}")
+        silent.listen()
+        add(config, f'[observe]\nlisten = "127.0.0.1:{used.getsockname()[1]}"\n')
+        [problem] = check(config, offline=False).problems
+    assert problem.path == "observe.listen"
+    assert "Address already in use, perhaps by the streamer of this file: " in problem.text
+    assert f"no answer in 2 s: process {os.getpid()} hangs" in problem.text
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import msgspec
 
 from ustreamer.core.routing.router import SELF
 from ustreamer.core.storage.write_access import write_obstacle
-from ustreamer.host.admin.server import AddressesRequest, send_request
+from ustreamer.host.admin.server import AddressesRequest, NoAnswerError, send_request
 from ustreamer.host.config.config import (
     ConfigError,
     Problem,
@@ -94,19 +94,29 @@ def _with_environment(
 ) -> CheckReport:
     found = list(_environment(loaded, streamer))
     if any(_IN_USE.search(text) for _, text in found):
-        own = _running_addresses(loaded.config.state_dir)
-        found = [(at, text) for at, text in found if not _is_held_by(own, text, streamer)]
+        own, reason = _running_addresses(loaded.config.state_dir)
+        found = [
+            (at, f"{text}{reason}" if _IN_USE.search(text) else text)
+            for at, text in found
+            if not _is_held_by(own, text, streamer)
+        ]
     problems = tuple(_locate(document, at, text) for at, text in found)
     stages = report.stages if problems else (*report.stages, "environment")
     return msgspec.structs.replace(report, stages=stages, problems=problems)
 
 
-def _running_addresses(state_dir: Path) -> list[BoundAddress]:
-    """The addresses that the streamer of `state_dir` binds; none if it does not run, or does not answer this user."""
+def _running_addresses(state_dir: Path) -> tuple[list[BoundAddress], str]:
+    """The addresses that the streamer of `state_dir` binds, and why they are unknown although it runs.
+
+    Without addresses and reason it does not run, or does not answer this user.
+    """
     try:
-        return msgspec.convert(send_request(state_dir, AddressesRequest(), _ANSWER_S), list[BoundAddress])
+        result = send_request(state_dir, AddressesRequest(), _ANSWER_S)
+        return msgspec.convert(result, list[BoundAddress]), ""
+    except NoAnswerError as error:
+        return [], f", perhaps by the streamer of this file: {error.message}"
     except (UStatusError, msgspec.ValidationError):
-        return []
+        return [], ""
 
 
 def _is_held_by(running: Sequence[BoundAddress], text: str, streamer: Streamer) -> bool:
