@@ -437,7 +437,12 @@ class SimNetwork:
             self.scheduler.call_after(self.rng.randrange(5) * NS_PER_MS, each.connect)
         lost_ms = self.rng.randrange(5, 50)
         self._allow_disorder(lost_ms * NS_PER_MS)
-        self.scheduler.call_after(lost_ms * NS_PER_MS, lambda: self._drop_apps(silent))
+
+        def drop() -> None:
+            self._drop_apps(silent)
+            self.resume_reading()
+
+        self.scheduler.call_after(lost_ms * NS_PER_MS, drop)
 
     def _silent_apps(self, frozen_ns: int) -> list[SimApp]:
         """Those whose last keep-alive is older than a lease: it came up to a quarter of the lease before the freeze."""
