@@ -630,6 +630,21 @@ def test_a_closed_output_pipe_causes_no_traceback() -> None:
     assert running.returncode == ExitCode.FAILURE
 
 
+def test_a_streamer_whose_output_pipe_is_closed_stops_at_ready(written: Written) -> None:
+    """Nothing supervises it any more, as nothing reads READY."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        running = process("run", written(LOCAL), "--log-format", "json", stdout=writing)
+        _, err = running.communicate(timeout=DEADLINE_S)
+    finally:
+        os.close(writing)
+        running.kill()
+        running.wait()
+    assert running.returncode == ExitCode.FAILURE
+    assert [json.loads(line)["event"] for line in err.splitlines()][-1] == "streamer.stopped"
+
+
 def test_output_that_cannot_be_written_is_an_error_of_one_line() -> None:
     with open("/dev/full", "w") as full:  # noqa: PTH123 - a device
         running = process("plugins", "--json", stdout=full)

@@ -400,6 +400,38 @@ def test_only_publishers_with_a_missing_receipt_keep_their_places(make_bench: Ma
     assert idle() is puts.publisher
 
 
+def test_the_publishers_with_a_missing_receipt_are_searched_once_in_a_second(
+    make_bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A search reads all remembered puts."""
+    monkeypatch.setattr(possible_losses, "_FIND_NEEDED_NS", NEVER_NS)
+    puts = LossesRig(make_bench(), 1_000_000)
+    puts.find_subscriber()
+    puts.put(0)
+    used_ns, searches = CLOCK.monotonic_ns(), list[int]()
+    search = puts.receipts.awaiting_publishers
+    monkeypatch.setattr(puts.receipts, "awaiting_publishers", lambda: (searches.append(1), search())[1])
+    puts.bench.links._confirmed_ns = lambda now_ns: now_ns  # type: ignore[method-assign]  # a sign of life
+    wait_until(lambda: puts.bench.links.confirmed_ns > used_ns, "the next sample")
+    puts.tick_until(lambda: bool(searches), "the first search")
+    puts.losses.on_tick()
+    assert len(searches) == 1
+    assert puts.losses.is_needed(puts.publisher)
+
+
+def test_what_is_kept_of_an_undeclared_publisher_can_be_put_again_by_the_next_one(
+    make_bench: MakeBench,
+) -> None:
+    """Blocked puts wait for a subscriber of their publisher, and this one will have none."""
+    puts = LossesRig(make_bench())
+    puts.put(0)
+    assert puts.publishers.pop_idle(NEVER_NS, lambda _: False) is puts.publisher
+    wait_until(lambda: puts.are_stored(1), "the overdue receipt")
+    puts.losses.on_tick()
+    assert not puts.publisher.open
+    assert not puts.receiver.puts.has_blocked
+
+
 def test_what_the_store_has_waits_for_its_subscriber_longer_than_the_window(make_bench: MakeBench) -> None:
     puts = LossesRig(make_bench())
     puts.put_six()
