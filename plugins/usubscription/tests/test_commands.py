@@ -180,9 +180,12 @@ def test_reading_next_to_a_writer_does_not_disturb_it(
     assert filled.statistics("subscriptions") == 13
 
 
-@pytest.mark.parametrize(("is_removed", "code"), [(True, UCode.UNAVAILABLE), (False, UCode.DATA_LOSS)])
+@pytest.mark.parametrize(
+    ("is_removed", "is_made_again", "code"),
+    [(True, False, UCode.UNAVAILABLE), (True, True, UCode.UNAVAILABLE), (False, False, UCode.DATA_LOSS)],
+)
 def test_a_store_that_is_removed_while_it_is_read_is_no_damaged_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_removed: bool, code: UCode
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_removed: bool, is_made_again: bool, code: UCode
 ) -> None:
     store = tmp_path / STORE_DIRECTORY
     store.mkdir()
@@ -190,6 +193,8 @@ def test_a_store_that_is_removed_while_it_is_read_is_no_damaged_one(
     def inspect(place: Path) -> object:
         if is_removed:
             place.rmdir()
+        if is_made_again:
+            place.mkdir()
         raise StoreDamaged(f"store {place}: No such file or directory")
 
     monkeypatch.setattr(store_contents, "inspect_store", inspect)

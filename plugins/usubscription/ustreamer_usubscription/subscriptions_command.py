@@ -7,6 +7,7 @@ were acknowledged by then are in the result. The store of a stopped streamer is 
 
 import argparse
 import json
+import os
 import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from ustreamer_usubscription.operator_changes import SubscriptionText
 
 _DEFAULT_STATE_DIR: Final = "/var/lib/ustreamer"
+_READS: Final = 10
+"""A streamer on a full disk makes the files of a new store, and removes them again, also while they are read."""
 _OK: Final = 0
 _DAMAGED: Final = 74
 _NS_PER_MS: Final = 1_000_000
@@ -213,13 +216,19 @@ def _store_path(arguments: argparse.Namespace) -> Path:
 
 
 def _read_contents(store: Path) -> StoreContents:
-    try:
-        if store.exists():
+    for _ in range(_READS):
+        try:
+            directory = os.open(store, os.O_PATH)
+        except (FileNotFoundError, NotADirectoryError):
+            break
+        try:
             return store_contents.inspect_store(store)
-    except StoreDamaged:
-        if store.exists():
-            raise
-        # A streamer on a full disk makes the files of a new store, and removes them again.
+        except StoreDamaged:
+            # The open descriptor keeps the number of a removed directory from a new one.
+            if store.exists() and os.path.samestat(store.stat(), os.fstat(directory)):
+                raise
+        finally:
+            os.close(directory)
     raise UStatusError(UCode.UNAVAILABLE, f"{store}: there is no store of subscriptions")
 
 
