@@ -33,11 +33,11 @@ _RECEIPT_MS: Final = 150
 _TOKEN_MS: Final = 500
 """As `_DOUBT_MS`, for messages before a token: the longest time that it may be late."""
 _RECORDED_MS: Final = 50
-"""How long after a message its id is on disk at most: it was sent 10 ms ago then, and two writes are 25 ms apart."""
+"""The longest time from a message to its id on disk: 10 ms, the 25 ms between two writes, and a margin."""
 _IN_FLIGHT_MS: Final = 20
 _BACKLOG_MS: Final = 300
 _SYNCED_MS: Final = 1_100
-"""How long after that the id survives a power cut."""
+"""The longest time after that until the id survives a power cut."""
 _MESSAGE_BYTES: Final = 200
 """What a message counts besides its payload, see `retransmit_bytes` in docs/configuration.md."""
 _KEPT_SHARE: Final = 7 / 8
@@ -215,7 +215,10 @@ class Oracle(HostOracle):
         return kept > _KEPT_SHARE * self._host.config.retransmit_bytes
 
     def _duplicates(self) -> Iterable[Violation]:
-        """Only lost links and subscriptions, stalls and kills make duplicates, and a stop whose disk refuses deletions."""
+        """Only lost links and subscriptions, stalls, freezes and kills make duplicates, and a stop whose disk refuses deletions.
+
+        A network with one of these faults is not checked.
+        """
         # Documented: then a start repeats all that was sent meanwhile. The record has the number of its first refusal.
         has_refused = any(each.event == "spool.delete_failed" for each in self._host.log)
         for network in (INSIDE, OUTSIDE):
@@ -333,8 +336,8 @@ class Oracle(HostOracle):
         """The first copies of a flow arrive in the order in which they were sent.
 
         Documented: a router that waited for a stalled receiver may deliver messages of an ended streamer after newer
-        ones of the next streamer. Those of one process are in order among themselves. The application that sends with
-        receipts keeps no order: it sends again what it lacks a receipt for. With receipts, a receiver that returns while
+        ones of the next streamer. Those of one process are in order among themselves. An application that sends with
+        receipts keeps no order: it sends again what it lacks a receipt for, and such a story has no other sender. With receipts, a receiver that returns while
         another one keeps a route open can get newer messages first. Without them, a listener that leaves and returns can.
         So can an application that is lost while the streamer is frozen, or by a router as it resumes.
         """

@@ -34,7 +34,7 @@ class SimApp:
         self.connected = True
         self.stalled = False
         self.is_silent = False
-        """Whether it has left, and a router that was frozen does not know it yet."""
+        """Whether its lease at the router is over, and the router, which has just resumed, has not dropped it yet."""
         self.on_message = on_message
         self.tokens: set[str] = set()
         """The tokens with which the application announces receipts."""
@@ -453,7 +453,7 @@ class SimNetwork:
         ]
 
     def _drop_apps(self, silent: Iterable[SimApp]) -> None:
-        """A thawed router drops the silent applications. They connect again at once. Measured: 8 ms without them."""
+        """A thawed router drops the silent applications. They connect again after 5 to 50 ms. Measured: 8 ms."""
         silent = [app for app in silent if app.connected]
         links = [each.link for each in self.sessions if each.link is not None]
         if silent:

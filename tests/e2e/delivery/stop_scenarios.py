@@ -26,7 +26,8 @@ from ustreamer.host.storage.spool_records import METADATA_KEYS, decode_record
 from ustreamer.host.storage.stored_messages import SPOOL
 
 HANGS_S: Final = {"hang": (6.0, 9.0, 12.0), "resume": (8.4, 8.8, 9.2, 9.4)}
-"""A router that resumes before its lease ends drops a client whose keep-alives stopped with it, and keeps our link."""
+"""Seconds of a freeze: `hang` is shorter or longer than the lease; at `resume` the router drops its client and keeps the
+link to the streamer."""
 _CALL_S: Final = 2.0
 _TRUSTED_S: Final = 1.1
 """After this time with a router the streamer trusts what it announces; see docs/delivery/outages.md.
@@ -154,7 +155,7 @@ class StopScenario:
         return process.wait_ready()
 
     def send(self, hz: int, seconds: float, size: int = 0) -> None:
-        """Send numbered events of at least `size` bytes until the streamer has received them."""
+        """Send numbered events of at least `size` bytes. `wait_accepted` waits until the streamer has them."""
         first, count, done = self.sent, max(1, round(hz * seconds)), Event()
 
         def beat(number: int) -> None:
@@ -176,9 +177,9 @@ class StopScenario:
             time.sleep(0.01)
 
     def stop(self, *, router_forwards: bool = False) -> StopOutcome:
-        """SIGTERM. A durable streamer starts again.
+        """SIGTERM, then SIGKILL for the router, then a new start of a durable streamer.
 
-        The router is killed then, and loses what it still has: if `router_forwards`, it has forwarded everything.
+        The router loses what it still has: if `router_forwards`, it has forwarded everything.
         """
         self.wait_accepted()
         self._streamer.send_sigterm()

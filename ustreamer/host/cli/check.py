@@ -94,11 +94,11 @@ def _with_environment(
 ) -> CheckReport:
     found = list(_environment(loaded, streamer))
     if any(_IN_USE.search(text) for _, text in found):
-        own, reason = _running_addresses(loaded.config.state_dir)
+        running, reason = _running_addresses(loaded.config.state_dir)
         found = [
             (at, f"{text}{reason}" if _IN_USE.search(text) else text)
             for at, text in found
-            if not _is_held_by(own, text, streamer)
+            if not _is_held_by(running, text, streamer)
         ]
     problems = tuple(_locate(document, at, text) for at, text in found)
     stages = report.stages if problems else (*report.stages, "environment")
@@ -108,7 +108,7 @@ def _with_environment(
 def _running_addresses(state_dir: Path) -> tuple[list[BoundAddress], str]:
     """The addresses that the streamer of `state_dir` binds, and why they are unknown although it runs.
 
-    Without addresses and reason it does not run, or does not answer this user.
+    Both are empty if it does not run, belongs to another user, or answers with an error.
     """
     try:
         result = send_request(state_dir, AddressesRequest(), _ANSWER_S)
@@ -120,7 +120,7 @@ def _running_addresses(state_dir: Path) -> tuple[list[BoundAddress], str]:
 
 
 def _is_held_by(running: Sequence[BoundAddress], text: str, streamer: Streamer) -> bool:
-    """Whether a text says that an address is in use which a running streamer binds: a reload keeps it."""
+    """Whether the text reports an address in use that a running streamer binds: a reload keeps it."""
     if _IN_USE.search(text) is None:
         return False
     named = (each for each in streamer.bound_addresses() if _names_address(text, each))
