@@ -200,7 +200,7 @@ class Oracle(HostOracle):
             return True  # documented: it expired in an outage, and the counter of that died with the process
         doubt_ms = _RECEIPT_MS if has_receipts else _DOUBT_MS
         doubt_ns = (doubt_ms + 2 * self._host.disk.slowest_ms) * NS_PER_MS
-        return network.put_ns[id] > killed_at_ns - doubt_ns or self._may_be_evicted(id, doubt_ns)
+        return network.put_end_ns(id) > killed_at_ns - doubt_ns or self._may_be_evicted(id, doubt_ns)
 
     def _may_be_evicted(self, id: bytes, doubt_ns: int) -> bool:
         """More than `retransmit_bytes` was put before the message had to be on disk. A kill forgets the counter."""

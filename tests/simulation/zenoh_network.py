@@ -279,6 +279,11 @@ class SimNetwork:
             begin_ns, _ = waits.pop()
         waits.append((begin_ns, now_ns))
 
+    def put_end_ns(self, id: bytes) -> int:
+        """When the put of a message ended: it may have waited, alone or with those before it."""
+        put_ns, waits = self.put_ns[id], self.put_waits.get(self.put_by[id], ())
+        return next((end_ns for begin_ns, end_ns in waits if begin_ns <= put_ns <= end_ns), put_ns)
+
     def on_taken(self, message: WireMessage, process: Process) -> None:
         if self.taken.get(message.id) is not process:  # a copy is not taken again
             self.taken[message.id] = process
