@@ -408,9 +408,14 @@ def test_the_publishers_with_a_missing_receipt_are_searched_once_in_a_second(
     puts = LossesRig(make_bench(), 1_000_000)
     puts.find_subscriber()
     puts.put(0)
-    used_ns, searches = CLOCK.monotonic_ns(), list[int]()
+    used_ns, searches = CLOCK.monotonic_ns(), list[set[Hashable]]()
     search = puts.receipts.awaiting_publishers
-    monkeypatch.setattr(puts.receipts, "awaiting_publishers", lambda: (searches.append(1), search())[1])
+
+    def counted() -> set[Hashable]:
+        searches.append(search())
+        return searches[-1]
+
+    monkeypatch.setattr(puts.receipts, "awaiting_publishers", counted)
     puts.bench.links._confirmed_ns = lambda now_ns: now_ns  # type: ignore[method-assign]  # a sign of life
     wait_until(lambda: puts.bench.links.confirmed_ns > used_ns, "the next sample")
     puts.tick_until(lambda: bool(searches), "the first search")
