@@ -31,6 +31,8 @@ from tests.e2e.rigs.wire import Uri
 TOPIC: Final = Uri("chassis", SPEED, 1, 0x8001)
 HZ: Final = 200
 PHASE_S: Final = 0.7
+LEAST_SHARE: Final = 0.1
+"""Of the events and of the flood that is sent in a phase: a busy machine delays their senders too."""
 PHASES: Final = 3
 """Minimum phases of each kind; more follow while every flood looks like a delay."""
 MOST_PHASES: Final = 20
@@ -116,7 +118,7 @@ def running(directory: Path) -> Iterator[HostileScenario]:
 
 
 def p99(ages: list[float]) -> float:
-    assert len(ages) >= HZ * PHASE_S * 0.5, f"{len(ages)} events"
+    assert len(ages) >= HZ * PHASE_S * LEAST_SHARE, f"{len(ages)} events"
     return sorted(ages)[len(ages) * 99 // 100]
 
 
@@ -134,7 +136,7 @@ def run_phase(scene: HostileScenario, sent_at: list[float], *, flooded: bool) ->
     for call in range(CALLS):
         answer = scene.app.call(Uri("chassis", CLIMATE, 1, ECHO), b"%d" % call)
         assert answer.payload == b"%d" % call
-    assert flood.wait_sent() > RATE * PHASE_S / 4
+    assert flood.wait_sent() >= RATE * PHASE_S * LEAST_SHARE
     events = range(first, len(sent_at))
     received_at = {int(each.payload): each.received_at for each in scene.app.wait_events(TOPIC, events.stop)}
     return Phase(flooded, p99([received_at[each] - sent_at[each] for each in events]))
