@@ -309,6 +309,38 @@ def test_an_end_by_usubscription_is_a_refusal_and_a_retry_is_possible() -> None:
     assert ("subscribe", 1, OPEN) in rig.next_requests()
 
 
+def test_an_update_of_an_own_unsubscribe_may_come_after_the_next_grant() -> None:
+    """Else the renewed subscription ends, and its events have no subscriber until the ECU subscribes again."""
+    rig = SubscribersRig()
+    rig.subscribe_doors()
+    subscriber = UUri("chassis", 0x1_4001, 1, 0)
+    rig.ecus.on_subscription_ended(DOORS)
+    rig.ecus.pop_requests()
+    rig.on_subscribe()
+    rig.grant(rig.ecus.pop_requests())
+    assert rig.pop_decisions() == ([DOORS], [])
+    for topic in (OPEN, SHUT):
+        rig.change(subscriber, topic, Status.UNSUBSCRIBED)
+        rig.change(subscriber, topic, Status.SUBSCRIBED)
+    assert rig.pop_decisions() == ([], [])
+    rig.change(subscriber, OPEN, Status.UNSUBSCRIBED)  # an end by uSubscription
+    assert rig.pop_decisions() == ([], [DOORS])
+
+
+def test_an_own_unsubscribe_without_an_update_hides_no_later_end() -> None:
+    rig = SubscribersRig()
+    rig.subscribe_doors()
+    rig.ecus.on_subscription_ended(DOORS)
+    rig.grant(rig.ecus.pop_requests())
+    rig.on_subscribe()
+    rig.grant(rig.ecus.pop_requests())
+    rig.pop_decisions()
+    rig.clock.advance(s=5)
+    rig.ecus.on_timer(rig.clock.clock().monotonic_ns())
+    rig.change(UUri("chassis", 0x1_4001, 1, 0), OPEN, Status.UNSUBSCRIBED)
+    assert rig.pop_decisions() == ([], [DOORS])
+
+
 def test_an_obsolete_update_is_ignored() -> None:
     rig = SubscribersRig()
     rig.subscribe_doors()

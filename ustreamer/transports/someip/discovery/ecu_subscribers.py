@@ -64,6 +64,7 @@ FIELD_KEEPER: Final = 0xFFFE
 """The n of a field keeper."""
 
 CALL_TTL_MS: Final = 5_000
+_NS_PER_MS: Final = 1_000_000
 """Timeout of a call to the uSubscription. The ECU gets a Nack earlier (`decision_timeout_ms`)."""
 
 _POLICY: Final = ReconcilerPolicy(
@@ -145,6 +146,8 @@ class EcuSubscribers:
         """The fields of field keepers."""
         self._undecided: set[SdSubscription] = set()
         self._reconciler: SubscriptionReconciler[_Key, int, UUID] = SubscriptionReconciler(_POLICY)
+        self._unsubscribed_ns: dict[_Key, int] = {}
+        """When this asked for the end of a subscription whose Update has not come, in this order."""
         self._changed: dict[_Key, None] = {}
         """The topics whose subscriptions have changed since the last `pop_requests`."""
         self._decisions = SubscriptionDecisions([], [])
@@ -247,12 +250,18 @@ class EcuSubscribers:
             self._refuse(entry.key)
 
     def on_update(self, message: UMessage) -> None:
-        """Process an Update: the own or a remote uSubscription may end a granted subscription."""
+        """Process an Update: the own or a remote uSubscription may end a granted subscription.
+
+        The Update of an own Unsubscribe can come after the Response to the next Subscribe: they use two threads.
+        """
         update = subscription_update_in(message)
         if update is None or message.attributes.source.with_resource(0) != self._usubscription:
             return
-        entry = self._reconciler.find((update.subscriber.with_resource(0), update.topic))
-        if update.status is not Status.UNSUBSCRIBED or not _is_acknowledged(entry):
+        key = update.subscriber.with_resource(0), update.topic
+        if update.status is not Status.UNSUBSCRIBED or self._unsubscribed_ns.pop(key, None) is not None:
+            return
+        entry = self._reconciler.find(key)
+        if not _is_acknowledged(entry):
             return  # an obsolete Update
         if entry.key in self._kept:
             self._reconciler.suspect(entry.key, self._clock.monotonic_ns())
@@ -325,8 +334,11 @@ class EcuSubscribers:
 
     def _call(self, entry: _Entry) -> UMessage:
         id, (subscriber, topic), lease_s = self._next_id(), entry.key, entry.desired
-        self._reconciler.begin_call(entry, id, self._clock.monotonic_ns())
+        now_ns = self._clock.monotonic_ns()
+        self._reconciler.begin_call(entry, id, now_ns)
         if lease_s is None:
+            self._unsubscribed_ns.pop(entry.key, None)
+            self._unsubscribed_ns[entry.key] = now_ns
             method, payload = UsubscriptionMethod.UNSUBSCRIBE, unsubscribe_request(topic).SerializeToString()
         else:
             expire_ms = None if lease_s == TTL_FOREVER else self._clock.wall_ms() + lease_s * 1_000
@@ -348,6 +360,11 @@ class EcuSubscribers:
 
     def on_timer(self, now_ns: int) -> None:
         """Renew at half of the lease, and abandon calls without a response."""
+        while self._unsubscribed_ns:
+            key, at_ns = next(iter(self._unsubscribed_ns.items()))
+            if now_ns - at_ns < CALL_TTL_MS * _NS_PER_MS:
+                break
+            del self._unsubscribed_ns[key]
         for entry in self._reconciler.pop_timeouts(now_ns):
             if entry.requested is None:
                 self._forget(entry.key)
