@@ -337,9 +337,10 @@ class Oracle(HostOracle):
 
         Documented: a router that waited for a stalled receiver may deliver messages of an ended streamer after newer
         ones of the next streamer. Those of one process are in order among themselves. An application that sends with
-        receipts keeps no order: it sends again what it lacks a receipt for, and such a story has no other sender. With receipts, a receiver that returns while
-        another one keeps a route open can get newer messages first. Without them, a listener that leaves and returns can.
-        So can an application that is lost while the streamer is frozen, or by a router as it resumes.
+        receipts keeps no order: it sends again what has no receipt. Such a story has no other sender. With receipts, a
+        receiver that returns while another one keeps a route open can get newer messages first. Without them, a
+        listener that leaves and returns can. So can an application that is lost while the streamer is frozen, or by a
+        router as it resumes.
         """
         if self._host.config.gives_receipts:
             return

@@ -215,6 +215,14 @@ def _store_path(arguments: argparse.Namespace) -> Path:
     return config.absolute().parent / state_dir / STORE_DIRECTORY
 
 
+def _is_at(store: Path, directory: int) -> bool:
+    """Whether an open directory is still there. While it is open, no new one has its number."""
+    try:
+        return os.path.samestat(store.stat(), os.fstat(directory))
+    except FileNotFoundError:
+        return False
+
+
 def _read_contents(store: Path) -> StoreContents:
     for _ in range(_READS):
         try:
@@ -224,8 +232,7 @@ def _read_contents(store: Path) -> StoreContents:
         try:
             return store_contents.inspect_store(store)
         except StoreDamaged:
-            # The open descriptor keeps the number of a removed directory from a new one.
-            if store.exists() and os.path.samestat(store.stat(), os.fstat(directory)):
+            if _is_at(store, directory):
                 raise
         finally:
             os.close(directory)

@@ -336,7 +336,6 @@ def test_an_own_unsubscribe_without_an_update_hides_no_later_end() -> None:
     rig.grant(rig.ecus.pop_requests())
     rig.pop_decisions()
     rig.clock.advance(s=5)
-    rig.ecus.on_timer(rig.clock.clock().monotonic_ns())
     rig.change(UUri("chassis", 0x1_4001, 1, 0), OPEN, Status.UNSUBSCRIBED)
     assert rig.pop_decisions() == ([], [DOORS])
 

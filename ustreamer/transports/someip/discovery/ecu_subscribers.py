@@ -258,6 +258,7 @@ class EcuSubscribers:
         if update is None or message.attributes.source.with_resource(0) != self._usubscription:
             return
         key = update.subscriber.with_resource(0), update.topic
+        self._drop_old_unsubscribed(self._clock.monotonic_ns())
         if update.status is not Status.UNSUBSCRIBED or self._unsubscribed_ns.pop(key, None) is not None:
             return
         entry = self._reconciler.find(key)
@@ -269,6 +270,14 @@ class EcuSubscribers:
         if entry.pending_call is None:  # else the renewal may be granted, and an Unsubscribe follows
             self._forget(entry.key)
         self._refuse(entry.key)
+
+    def _drop_old_unsubscribed(self, now_ns: int) -> None:
+        """Expect no Update of an Unsubscribe whose call is over: it may have ended nothing."""
+        while self._unsubscribed_ns:
+            key, at_ns = next(iter(self._unsubscribed_ns.items()))
+            if now_ns - at_ns < CALL_TTL_MS * _NS_PER_MS:
+                break
+            del self._unsubscribed_ns[key]
 
     def _forget(self, key: _Key) -> None:
         """uSubscription has no subscription, or its lease ends."""
@@ -337,6 +346,7 @@ class EcuSubscribers:
         now_ns = self._clock.monotonic_ns()
         self._reconciler.begin_call(entry, id, now_ns)
         if lease_s is None:
+            self._drop_old_unsubscribed(now_ns)
             self._unsubscribed_ns.pop(entry.key, None)
             self._unsubscribed_ns[entry.key] = now_ns
             method, payload = UsubscriptionMethod.UNSUBSCRIBE, unsubscribe_request(topic).SerializeToString()
@@ -360,11 +370,6 @@ class EcuSubscribers:
 
     def on_timer(self, now_ns: int) -> None:
         """Renew at half of the lease, and abandon calls without a response."""
-        while self._unsubscribed_ns:
-            key, at_ns = next(iter(self._unsubscribed_ns.items()))
-            if now_ns - at_ns < CALL_TTL_MS * _NS_PER_MS:
-                break
-            del self._unsubscribed_ns[key]
         for entry in self._reconciler.pop_timeouts(now_ns):
             if entry.requested is None:
                 self._forget(entry.key)
