@@ -48,12 +48,6 @@ MUTATIONS: Final = (
         "pass",
     ),
     Mutation(
-        "what is put again twice is put again where it was put first",
-        f"{_ZENOH}/possible_losses.py",
-        "newest.pop(put[1].id, None)",
-        "pass",
-    ),
-    Mutation(
         "a publisher that lost its subscribers is not noted",
         f"{_ZENOH}/possible_losses.py",
         "self._losses.setdefault(publisher, now_ns)",

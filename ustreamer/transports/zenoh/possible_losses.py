@@ -286,11 +286,10 @@ class PossibleLosses:
             if not publisher.to_retransmit and publisher.opened_ns >= publisher.lost_ns:
                 publisher.lost_ns = noticed_ns
             # Once each, with the time of its last put: a message that was put again is remembered twice.
-            newest: dict[UUID, tuple[int, UMessage]] = {}
-            for put in (*publisher.to_retransmit, *remembered.get(publisher, ())):
-                newest.pop(put[1].id, None)
-                newest[put[1].id] = put
-            publisher.to_retransmit = list(newest.values())
+            puts = (*publisher.to_retransmit, *remembered.get(publisher, ()))
+            publisher.to_retransmit = list(
+                {message.id: (put_ns, message) for put_ns, message in puts}.values()
+            )
             self._receipts.block(publisher, publisher.to_retransmit)
             self._new_losses[publisher] = _NewLoss(self._monotonic_ns() + DETECTION_NS)
 
