@@ -483,7 +483,7 @@ class EndpointTransport(UTransport):
     def prepare_topic(self, topic: UUri) -> None:
         """`topic` has a subscriber behind the endpoint: its first message may follow. Does not wait and never raises.
 
-        The streamer calls this for up to MAX_ADVERTISEMENTS topics, from any thread, and may repeat it.
+        The streamer calls this for up to MAX_OWN_ADVERTISEMENTS topics, from any thread, and may repeat it.
         """
 
     def subscriptions(self) -> Sequence[Subscription]:

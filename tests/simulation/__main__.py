@@ -78,14 +78,17 @@ def _find_first(seeds: range, known: Mapping[str, Sequence[str]], *, someip: boo
             if new:
                 print(f"seed {seed}: {', '.join(new)}")
                 return 1
+    for name, story in (someip_stories.STORIES if someip else STORIES).items():
+        if violations := run(story).violations:
+            print(f"known story {name!r}: {', '.join(sorted({each.kind for each in violations}))}")
+            return 1
     return 0
 
 
 def _print_known() -> int:
     """Print one line for each known story: its violations, or "holds"."""
-    stories = {**STORIES, **someip_stories.STORIES}
-    outcomes = {name: run(story).violations for name, story in stories.items()}
-    for name, violations in outcomes.items():
+    for name, story in {**STORIES, **someip_stories.STORIES}.items():
+        violations = run(story).violations
         print(f"{name}: {'; '.join(f'{each.kind}: {each.text}' for each in violations) or 'holds'}")
     return 0
 

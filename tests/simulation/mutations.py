@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m tests.simulation.mutations [--seeds N]`: does the simulation find defects that we put in?
+"""`python -m tests.simulation.mutations [--seeds N] [--someip]`: does the simulation find defects that we put in?
 
-Each mutation changes one place of the product in a copy. It is found at the first seed that breaks a promise and does
-not break the same one without the mutation.
+Each mutation changes one place of the product in a copy. It is found at the first seed that breaks a promise, or by a
+known story. `--known` has the promises that seeds break without a mutation.
 """
 
 import argparse
@@ -174,13 +174,13 @@ MUTATIONS: Final = (
         "        if False:\n            return self._expire(item)",
     ),
     Mutation(
-        "a message is acknowledged before it is sent",
+        "a refused send counts as delivered",
         f"{_EGRESS}/send_worker.py",
         "            return refusal\n        with self._lock:\n",
         "        with self._lock:\n",
     ),
     Mutation(
-        "a message in flight is counted twice",
+        "a delivered message is counted twice",
         f"{_EGRESS}/send_worker.py",
         "            self._settle(item, Verdict.DELIVERED, self._clock.monotonic_ns(), None)\n",
         "            self._settle(item, Verdict.DELIVERED, self._clock.monotonic_ns(), None)\n"
@@ -235,7 +235,7 @@ MUTATIONS: Final = (
         "        self._persisted += 1\n        item.spool_key = key\n        self._schedule_delete(key)\n",
     ),
     Mutation(
-        "a message counts as written before the commit",
+        "a message counts as written without a commit",
         f"{_EGRESS}/durable_queue.py",
         "keys = self._spool.commit(records, [*deletes, *obsolete])",
         "keys = [b'\\x02' + bytes(8)] * (len(batch) + len(sent))",

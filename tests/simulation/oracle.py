@@ -25,19 +25,21 @@ from ustreamer.uprotocol.wire import decode
 
 _KILL_WINDOW_MS: Final = 400
 """What a durable endpoint may lose at a kill: messages received in this time, and the commits in progress."""
-_DOUBT_MS: Final = 3_600
+_SUSPECT_MS: Final = 3_600
 """What a durable endpoint may lose at a kill in an outage: messages put in this time, and the commits in progress. A
 silent node is suspect after a third of the lease."""
 _RECEIPT_MS: Final = 150
-"""As `_DOUBT_MS`, for messages that wait for a receipt: two samples of the link, and the usual time of a receipt."""
+"""As `_SUSPECT_MS`, for messages that wait for a receipt: two samples of the link, and the usual time of a receipt."""
 _TOKEN_MS: Final = 500
-"""As `_DOUBT_MS`, for messages before a token: the longest time that it may be late."""
+"""As `_SUSPECT_MS`, for messages before a token: the longest time that it may be late."""
 _RECORDED_MS: Final = 50
 """The longest time from a message to its id on disk: 10 ms, the 25 ms between two writes, and a margin."""
-_IN_FLIGHT_MS: Final = 20
-_BACKLOG_MS: Final = 300
 _SYNCED_MS: Final = 1_100
-"""The longest time after that until the id survives a power cut."""
+"""The longest time from an id on disk until it survives a power cut."""
+_IN_FLIGHT_MS: Final = 20
+"""The longest time that the kernel of a killed process still sends."""
+_BACKLOG_MS: Final = 300
+"""As `_RECORDED_MS`, for the messages that waited in an outage."""
 _MESSAGE_BYTES: Final = 200
 """What a message counts besides its payload, see `retransmit_bytes` in docs/configuration.md."""
 _KEPT_SHARE: Final = 7 / 8
@@ -61,7 +63,7 @@ def _is_expected(letter: StoredDeadLetter, returned: Collection[bytes]) -> bool:
 
 
 class Oracle(HostOracle):
-    """The evidence of one run."""
+    """Judges one run."""
 
     def __init__(self, world: World, host: SimHost, faults: Collection[str]) -> None:
         super().__init__(host, faults)
@@ -198,7 +200,7 @@ class Oracle(HostOracle):
             return True
         if sent.ttl_ms and sent.at_ns + sent.ttl_ms * NS_PER_MS < killed_at_ns:
             return True  # documented: it expired in an outage, and the counter of that died with the process
-        doubt_ms = _RECEIPT_MS if has_receipts else _DOUBT_MS
+        doubt_ms = _RECEIPT_MS if has_receipts else _SUSPECT_MS
         doubt_ns = (doubt_ms + 2 * self._host.disk.slowest_ms) * NS_PER_MS
         return network.put_end_ns(id) > killed_at_ns - doubt_ns or self._may_be_evicted(id, doubt_ns)
 

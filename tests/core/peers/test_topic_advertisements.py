@@ -226,7 +226,7 @@ def test_a_streamer_that_forwards_without_advertising_yields_later_too(
     if why == "it has started":
         one.topic_advertisements.on_peer_joined(100)
     else:
-        monkeypatch.setattr(advertisements_module, "MAX_ADVERTISEMENTS", 1)
+        monkeypatch.setattr(advertisements_module, "MAX_OWN_ADVERTISEMENTS", 1)
         one.assign(topic=TOPIC.with_resource(0x8002))
     assert one.period(9) == 5
     equal = [advertisement(other.name, other.peers.local_id.instance, 5)]
@@ -406,7 +406,7 @@ def test_the_faster_of_two_advertisements_counts_until_it_is_withdrawn() -> None
 
 
 def test_a_topic_over_the_limit_is_not_advertised_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(advertisements_module, "MAX_ADVERTISEMENTS", 3)
+    monkeypatch.setattr(advertisements_module, "MAX_OWN_ADVERTISEMENTS", 3)
     one, other = connected_streamers(2)
     one.period_ns = other.period_ns = 0
     topics = [UUri("a", 1, 1, 0x8000 + number) for number in range(50)]

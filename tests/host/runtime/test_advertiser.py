@@ -158,7 +158,7 @@ def test_topics_are_shared_again_after_a_change_of_the_advertisements_of_peers()
 def test_wildcards_and_topics_above_the_limit_wait_for_their_first_message(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(advertiser, "MAX_ADVERTISEMENTS", 2)
+    monkeypatch.setattr(advertiser, "MAX_OWN_ADVERTISEMENTS", 2)
     rig = SharedTopics()
     rig.change(UUri("a", 0xFFFF0001, 1, 0x8001), SUBSCRIBERS[0], Change.SUBSCRIBED)
     for topic in TOPICS:

@@ -27,7 +27,7 @@ from ustreamer.core.peers.election import PeerRouters, RouterId, election_key
 from ustreamer.core.routing.forwarding import ForwardingShare, Target
 from ustreamer.uprotocol.uuri import UUri
 
-MAX_ADVERTISEMENTS: Final = 4096
+MAX_OWN_ADVERTISEMENTS: Final = 4096
 """The limit of own advertisements per network. Under a wildcard subscription the sender chooses the topics."""
 
 MAX_ADVERTISEMENTS_PER_TOPIC: Final = 16
@@ -137,7 +137,7 @@ class TopicAdvertisements:
         if wanted_ns == advertised_ns:
             return False
         advertised = self._advertised.setdefault(endpoint, {})
-        if wanted_ns is not None and (advertised_ns is not None or len(advertised) < MAX_ADVERTISEMENTS):
+        if wanted_ns is not None and (advertised_ns is not None or len(advertised) < MAX_OWN_ADVERTISEMENTS):
             advertised[topic] = wanted_ns
             return True
         if wanted_ns is not None:
@@ -191,7 +191,7 @@ class TopicAdvertisements:
 
         It forwards without advertising while it starts, and at the limit.
         """
-        is_full = len(self._advertised.get(endpoint, ())) >= MAX_ADVERTISEMENTS
+        is_full = len(self._advertised.get(endpoint, ())) >= MAX_OWN_ADVERTISEMENTS
         return received_ns == _NEVER_NS or (received_ns >= self._settled_ns and not is_full)
 
     def _peer_has_precedence(self, endpoint: str, topic: UUri, period_ns: int | None) -> bool:

@@ -106,7 +106,7 @@ def _with_environment(
 
 
 def _running_addresses(state_dir: Path) -> tuple[list[BoundAddress], str]:
-    """The addresses that the streamer of `state_dir` binds, and why they are unknown although it runs.
+    """The addresses that the streamer of `state_dir` binds, and the reason if it runs and does not give them.
 
     Both are empty if it does not run, belongs to another user, or answers with an error.
     """
@@ -175,7 +175,7 @@ def _environment(loaded: Loaded, streamer: Streamer) -> Iterator[tuple[KeyPath, 
 
 
 def _shared_addresses(loaded: Loaded, streamer: Streamer) -> Iterator[tuple[KeyPath, str]]:
-    """The addresses in files of endpoints that another endpoint or [observe] binds too."""
+    """The addresses in transport files of endpoints, such as a Zenoh configuration, that something else binds too."""
     config = loaded.config
     bound = [
         ((*_section_of(loaded, name), *parse_steps(each.key)), each)

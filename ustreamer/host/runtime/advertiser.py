@@ -22,7 +22,7 @@ from ustreamer.core.dispatch.dispatcher import Dispatcher
 from ustreamer.core.dispatch.dispatcher_port import Schedule
 from ustreamer.core.peers.election import Announcement, PeerRouters
 from ustreamer.core.peers.topic_advertisements import (
-    MAX_ADVERTISEMENTS,
+    MAX_OWN_ADVERTISEMENTS,
     MAX_YIELD_DELAY_NS,
     YIELD_DELAY_NS,
     TopicAdvertisement,
@@ -102,7 +102,7 @@ class TopicAdvertiser:
 
 
 class SubscribedTopics:
-    """The topics with subscriptions, MAX_ADVERTISEMENTS at most. Shares each with peers before its first message.
+    """The topics with subscriptions, MAX_OWN_ADVERTISEMENTS at most. Shares each with peers before its first message.
 
     Of more topics, and of those that a wildcard subscribes, the first message shares them.
     """
@@ -124,7 +124,7 @@ class SubscribedTopics:
         with self._lock:
             if change is Change.UNSUBSCRIBED:
                 self._topics.discard(topic)  # it returns if another subscription is left
-            elif len(self._topics) < MAX_ADVERTISEMENTS:
+            elif len(self._topics) < MAX_OWN_ADVERTISEMENTS:
                 self._topics.add(topic)
             elif topic not in self._topics:
                 return
@@ -157,7 +157,7 @@ class SubscribedTopics:
         for topic in sorted(due):  # in the same order at each start
             if self._share(topic):
                 with self._lock:
-                    if len(self._topics) < MAX_ADVERTISEMENTS:
+                    if len(self._topics) < MAX_OWN_ADVERTISEMENTS:
                         self._topics.add(topic)
 
 

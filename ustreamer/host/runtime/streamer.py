@@ -29,7 +29,7 @@ from ustreamer.core.dispatch.dispatcher import Dispatcher
 from ustreamer.core.egress.dead_letter import DeadLetter
 from ustreamer.core.peers.election import PeerRouters
 from ustreamer.core.peers.forwarding import PeerForwarding
-from ustreamer.core.peers.topic_advertisements import MAX_ADVERTISEMENTS
+from ustreamer.core.peers.topic_advertisements import MAX_OWN_ADVERTISEMENTS
 from ustreamer.core.routing.access import AccessPolicy
 from ustreamer.core.routing.forwarding import FORWARD_ALL, ForwardingPolicy
 from ustreamer.core.routing.identity import Peer
@@ -495,7 +495,7 @@ class Streamer:
             self._paused.watch(plugins.isolated(watch))
         self._paused.watch_subscribes(self._late_subscribers.on_subscribe)
         if any(isinstance(each, PeerTopicTransport) for each in self.transports.values()):
-            self._paused.watch(self._subscribed_topics.on_subscription, MAX_ADVERTISEMENTS)
+            self._paused.watch(self._subscribed_topics.on_subscription, MAX_OWN_ADVERTISEMENTS)
 
     def _share_topic(self, topic: UUri) -> bool:
         """Share `topic` with peers, and prepare the endpoints of its targets; whether it has targets.

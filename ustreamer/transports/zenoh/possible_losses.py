@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from ustreamer.transports.zenoh.receipts.awaited_receipts import AwaitedReceipts
 
 _NS_PER_MS: Final = 1_000_000
-_OVERDUE_NS: Final = 300_000_000
+_HOLD_AFTER_NS: Final = 300_000_000
 """Without a receipt for this time, puts stay in the retransmit buffer beyond its age."""
 _RETURN_NS: Final = 1_500_000_000
 """The time in which a lost subscriber may return: a Zenoh node that lost its link connects again after 1 s."""
@@ -99,7 +99,7 @@ class PossibleLosses:
         self._put_again = put_again
         self._on_route_opened = on_route_opened
         self._buffer = RetransmitBuffer(retransmit)
-        # Both of the same moment: puts before this time need no publishers but these.
+        # Set together: puts before this time need only these publishers.
         self._confirmed_for_publishers_ns = 0
         self._awaiting_publishers: AbstractSet[Hashable] = frozenset()
         self._find_needed_at_ns = 0
@@ -218,7 +218,7 @@ class PossibleLosses:
         hold = links.all_suspect or (buffer.hold and buffer.is_full)
         links_confirmed_ns = links.confirmed_ns  # `collect` has collected the losses before this time
         oldest_ns = self._receipts.oldest_ns
-        hold |= oldest_ns < self._monotonic_ns() - _OVERDUE_NS
+        hold |= oldest_ns < self._monotonic_ns() - _HOLD_AFTER_NS
         confirmed_ns = min(links_confirmed_ns, oldest_ns)
         # Assigned once, at the end: a put on another thread drops what is confirmed at that moment.
         buffer.hold, buffer.confirmed_ns = hold, confirmed_ns
@@ -301,7 +301,7 @@ class PossibleLosses:
     def _bound_waiting(self) -> None:
         """Bound the lost messages that wait for subscribers, by twice the bytes of the retransmit buffer.
 
-        An outage of all publishers fits. Those that lost their subscribers first give up theirs.
+        An outage of all publishers fits. Above it, the publishers whose subscribers left earliest drop their messages.
         """
         self._waiting = {each: size for each, size in self._waiting.items() if each.to_retransmit}
         excess = sum(self._waiting.values()) - 2 * self._max_bytes

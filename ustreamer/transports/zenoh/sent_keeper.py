@@ -14,7 +14,8 @@ from ustreamer.uprotocol.uattributes import UMessageType
 from ustreamer.uprotocol.umessage import UMessage
 from ustreamer.uprotocol.uuid import UUID
 
-_ROUTE: Final = "receipts"
+_STORE_KEY: Final = "receipts"
+"""The store has all messages without a receipt under this key."""
 Put = tuple[Hashable, int, UMessage]
 """The publisher, None if it was undeclared, the time of the put, and the message."""
 
@@ -71,14 +72,14 @@ class AwaitedKeeper:
 
     def __init__(self, store: SentStore) -> None:
         self._store = store
-        self._kept: dict[bytes, _KeptPut | None] = {}  # None: ignored
+        self._kept: dict[bytes, _KeptPut | None] = {}  # None: not to be stored
         self._by_publisher: dict[Hashable, dict[bytes, None]] = {}
         self._requests: dict[bytes, UUID] = {}
         self._new: dict[Hashable, list[bytes]] = {}
 
     @property
     def known(self) -> KeysView[bytes]:
-        """The messages that are in the store, or ignored."""
+        """The messages that are in the store, or not to be stored."""
         return self._kept.keys()
 
     @property
@@ -101,11 +102,11 @@ class AwaitedKeeper:
         return {receipt_id(each.id): each for each in found}
 
     def keep(self, puts: Mapping[bytes, Put]) -> None:
-        """Store these, which are in order, and ignore those above its limits.
+        """Store these, which are in order, except those above the limits of the store.
 
         Where the store is busy, the next call should repeat them.
         """
-        kept = self._store.keep(_ROUTE, [message for _, _, message in puts.values()]) if puts else None
+        kept = self._store.keep(_STORE_KEY, [message for _, _, message in puts.values()]) if puts else None
         if kept is None:
             return
         stored = frozenset(kept)
@@ -127,7 +128,7 @@ class AwaitedKeeper:
     def read(self, id: bytes) -> tuple[int, UMessage] | None:
         """The time of the put, and the message from the store; None if it is not there."""
         kept = self._kept.get(id)
-        message = None if kept is None else self._store.read(_ROUTE, kept.id)
+        message = None if kept is None else self._store.read(_STORE_KEY, kept.id)
         return None if kept is None or message is None else (kept.put_ns, message)
 
     def has_puts_of(self, publisher: Hashable) -> bool:
@@ -160,7 +161,7 @@ class AwaitedKeeper:
         """Release these messages: they are not needed any more."""
         done = {id: self._kept[id] for id in ids}
         stored = [each.id for each in done.values() if each is not None]
-        if stored and not self._store.release(_ROUTE, stored):
+        if stored and not self._store.release(_STORE_KEY, stored):
             return
         for id, kept in done.items():
             del self._kept[id]

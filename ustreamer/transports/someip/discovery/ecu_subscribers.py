@@ -17,7 +17,8 @@ are set when requests are due: an ECU that stops and subscribes again in one mes
     Unsubscribe        failed or no answer: not repeated, the lease ends
 
 A field keeper is a subscriber without an ECU (`docs/decisions/0032-fields.md`). Fields of this device reach it by the
-configuration. Other fields it subscribes with the first ECU, and stays: its calls are repeated until they are granted.
+configuration. It subscribes other fields when the first ECU subscribes, and never unsubscribes them. Its calls are
+repeated until they are granted.
 """
 
 import sys
@@ -57,15 +58,15 @@ from ustreamer.uprotocol.uuri import UUri
 MIN_LEASE_S: Final = 60
 """Minimum requested lease: each renewal is a disk commit of the uSubscription.
 
-A shorter subscription is unsubscribed.
+An Unsubscribe ends a subscription whose ttl is shorter.
 """
 
 FIELD_KEEPER: Final = 0xFFFE
 """The n of a field keeper."""
 
 CALL_TTL_MS: Final = 5_000
-_NS_PER_MS: Final = 1_000_000
 """Timeout of a call to the uSubscription. The ECU gets a Nack earlier (`decision_timeout_ms`)."""
+_NS_PER_MS: Final = 1_000_000
 
 _POLICY: Final = ReconcilerPolicy(
     call_timeout_ms=CALL_TTL_MS,
@@ -147,7 +148,7 @@ class EcuSubscribers:
         self._undecided: set[SdSubscription] = set()
         self._reconciler: SubscriptionReconciler[_Key, int, UUID] = SubscriptionReconciler(_POLICY)
         self._unsubscribed_ns: dict[_Key, int] = {}
-        """When this asked for the end of a subscription whose Update has not come, in this order."""
+        """When the Unsubscribe of each was sent whose Update has not come, oldest first."""
         self._changed: dict[_Key, None] = {}
         """The topics whose subscriptions have changed since the last `pop_requests`."""
         self._decisions = SubscriptionDecisions([], [])
