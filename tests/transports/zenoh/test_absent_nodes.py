@@ -8,7 +8,7 @@ import pytest
 from tests.transports.zenoh.test_link_monitor import CLOSE, MS, Kernel, connect_kernel, event, monitor_of
 from ustreamer.transports.zenoh import link_monitor
 from ustreamer.transports.zenoh.absent_nodes import AbsentNodes, SentTotals
-from ustreamer.transports.zenoh.connected_node import NodeLoss
+from ustreamer.transports.zenoh.connected_node import ConnectedNode, NodeLoss
 
 START_MS: Final = 20_700
 FREEZE_MS: Final = 9_500
@@ -101,6 +101,25 @@ def test_the_acknowledgements_of_the_first_2_s_after_a_freeze_are_not_trusted(on
     assert one.links.confirmed_ns <= START_MS * MS
     one.run(3_000)
     assert one.links.confirmed_ns > (START_MS + FREEZE_MS) * MS
+
+
+def test_each_of_two_threads_that_sample_after_a_freeze_detects_it(
+    one: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one samples before the first one has distrusted the acknowledgements."""
+    distrust = ConnectedNode.distrust_acks
+
+    def sample_first(node: ConnectedNode, until_ns: int) -> None:
+        with monkeypatch.context() as second:
+            second.setattr(ConnectedNode, "distrust_acks", distrust)
+            one.links._sample_nodes(one.now_ms * MS)
+        distrust(node, until_ns)
+
+    monkeypatch.setattr(ConnectedNode, "distrust_acks", sample_first)
+    one.freeze(FREEZE_MS)
+    one.links._sample_nodes(one.now_ms * MS)
+    one.lose("one")
+    assert one.lost_since_ms <= START_MS
 
 
 def test_a_node_that_leaves_2_s_after_a_freeze_has_left(one: Nodes) -> None:

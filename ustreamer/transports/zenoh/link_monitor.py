@@ -427,13 +427,13 @@ class LinkMonitor:
         A put of another thread can block the monitor thread for 5 s, half of the usual lease. With a lease of less than
         7 s that looks like a freeze: messages may come twice. Two threads may detect the same freeze.
         """
-        gap_ns, self._observed_ns = now_ns - self._observed_ns, now_ns
-        suspended_ns, before_ns = _total_suspended_ns(), self._suspended_ns
-        self._suspended_ns = suspended_ns
-        if self._nodes and gap_ns + suspended_ns - before_ns > self._lease_ns * 7 // 10:
+        suspended_ns = _total_suspended_ns()
+        unobserved_ns = now_ns - self._observed_ns + suspended_ns - self._suspended_ns
+        if self._nodes and unobserved_ns > self._lease_ns * 7 // 10:
             self._thawed_ns = now_ns
             for node in tuple(self._nodes.values()):
                 node.distrust_acks(now_ns + DETECTION_NS)
+        self._observed_ns, self._suspended_ns = now_ns, suspended_ns  # last: another thread must detect it until here
 
     def _was_frozen(self, now_ns: int) -> bool:
         return now_ns - self._thawed_ns < DETECTION_NS
