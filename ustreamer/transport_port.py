@@ -20,6 +20,7 @@ from ustreamer.core.base.clock import Clock
 from ustreamer.core.base.decoder import Decoder
 from ustreamer.core.base.recent_failures import RecentFailure
 from ustreamer.core.delivery.ports import SendBatch, SendOne
+from ustreamer.core.egress.limits import NEVER_NS
 from ustreamer.core.peers.election import Announcement, RouterId
 from ustreamer.core.peers.topic_advertisements import TopicAdvertisement
 from ustreamer.core.routing.access import AccessRules
@@ -446,6 +447,14 @@ class EndpointTransport(UTransport):
         A durable queue keeps the record of such a message. Called under its lock.
         """
         return False
+
+    def unstored_since_ns(self) -> int:
+        """The monotonic time since which sent messages may be lost and are not in the `SentStore` yet.
+
+        A durable queue keeps their records, and its streamer gives no receipts for them. Called under its lock. The
+        default, a time that never comes: a message has arrived some ms after its send.
+        """
+        return NEVER_NS
 
     def transmitter(self, subscriber: UUri | None) -> SendOne:
         """The send function for one subscriber of a unicast transport; None: for the sink that each message names.

@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Callable, Collection
 from typing import Final
 
+from ustreamer.core.egress.limits import NEVER_NS
+
 DELETE_DELAY_NS: Final = 10_000_000
 """From the end of a delivery to the delete. By then an accepted Zenoh put is in the kernel, even with eight busy
 processes on two cores.
@@ -36,11 +38,11 @@ class DeleteBuffer:
         due = [each for each in self._keys if each[1] in keys]
         self._keys = deque([*((0, key) for _, key in due), *(each for each in self._keys if each not in due)])
 
-    def pop_due(self, *, everything: bool = False) -> list[bytes]:
-        """Remove and return the due keys, or all of them."""
-        keys, now_ns = self._keys, self._now_ns()
+    def pop_due(self, ended_before_ns: int = NEVER_NS, *, everything: bool = False) -> list[bytes]:
+        """Remove and return the due keys of deliveries that ended before the given time, or all keys."""
+        keys, due_ns = self._keys, min(self._now_ns(), ended_before_ns + self._delay_ns)
         due = []
-        while keys and (everything or keys[0][0] <= now_ns):
+        while keys and (everything or keys[0][0] <= due_ns):
             due.append(keys.popleft()[1])
         return due
 

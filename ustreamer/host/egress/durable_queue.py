@@ -75,6 +75,7 @@ _DELETE_BATCH: Final = 128  # deletes of one transaction: a full batch needs no 
 _RETRY_S: Final = 0.5  # after a failed write
 _UNRECEIPTED_LIMIT: Final = 4_096 - 64  # a kill repeats them too, and their receiver drops copies
 _POLL_S: Final = 0.02
+_SEND_NS: Final = 100_000_000  # from the receipt of a message to its send, unless it waits in the queue
 _KEEP_LOCK_S: Final = 0.025  # a sender may hold the lock while its send waits
 _READ: Final = 1_000
 _READ_BYTES: Final = 16 << 20
@@ -181,6 +182,7 @@ class DurableQueue(EndpointQueue):
         self._abandoned_ns = NEVER_NS  # receive time of the oldest message that a stop abandoned
         self._committed = 0
         self._write_error: UStatus | None = None
+        self._safe_before_ns = 0  # as it was last determined
         self._new_limits: EgressLimits | None = None
         self._limits_at_ns = 0  # when the writer may apply them
         self._writer_work = Condition(self._lock)
@@ -450,6 +452,14 @@ class DurableQueue(EndpointQueue):
             self._log_error(error)
             return False
 
+    def _unstored_since_ns(self) -> int:
+        """Messages that were sent since then may be lost, and the writer does not have them yet."""
+        try:
+            return self._transport.unstored_since_ns()
+        except FOREIGN_ERRORS as error:  # as above
+            self._log_error(error)
+            return NEVER_NS
+
     def _delete_receipted(self) -> None:
         """Delete the records of sent messages that have arrived, or that are on disk among the sent messages.
 
@@ -535,12 +545,20 @@ class DurableQueue(EndpointQueue):
     def safe_before_ns(self) -> int:
         """Messages received before this time were sent `DELETE_DELAY_NS` ago, or are on disk.
 
-        What a stop abandons without a disk is not safe: its sender should keep it.
+        What a stop abandons without a disk is not safe: its sender should keep it. Nor is what was sent to a node that
+        may be frozen or gone, until it is on disk.
         """
         with self._lock:
             oldest = next(iter(self.write_buffer), None)
-            sent_ns = min(self._clock.monotonic_ns() - DELETE_DELAY_NS, self._abandoned_ns)
-            return sent_ns if oldest is None else min(sent_ns, oldest.received_ns)
+            safe_ns = min(self._clock.monotonic_ns() - DELETE_DELAY_NS, self._abandoned_ns)
+            if oldest is not None:
+                safe_ns = min(safe_ns, oldest.received_ns)
+            unstored_ns = self._unstored_since_ns()
+            if unstored_ns < NEVER_NS:
+                is_written = not self._sent_records.unwritten_count
+                safe_ns = min(safe_ns, unstored_ns - _SEND_NS if is_written else self._safe_before_ns)
+            self._safe_before_ns = safe_ns
+            return safe_ns
 
     def _change_sent(self, change: Callable[[], None]) -> bool:
         if not self._lock.acquire(timeout=_KEEP_LOCK_S):
@@ -698,10 +716,13 @@ class DurableQueue(EndpointQueue):
         with self._lock:
             if not self._stop_writing.is_set():  # else `reclaim` decides
                 self._delete_receipted()
-            deletes = self._deletes.pop_due(everything=self._stop_writing.is_set())
+            unstored_ns = self._unstored_since_ns()  # before `sent`, which has the earlier ones
             batch = self.write_buffer.peek_batch(_BATCH, _BATCH_BYTES)
             self._being_written = set(map(id, batch))
             sent = self._sent_records.peek_batch(_BATCH, _BATCH_BYTES)
+            if unstored_ns < NEVER_NS and len(sent) < self._sent_records.unwritten_count:
+                unstored_ns = 0
+            deletes = self._deletes.pop_due(unstored_ns, everything=self._stop_writing.is_set())
             obsolete = self._sent_records.pop_obsolete()
         write_error = None
         keys: list[bytes] = []

@@ -55,6 +55,11 @@ class SentRecords:
         """Whether there is something to write or to delete."""
         return bool(self._unwritten or self._obsolete)
 
+    @property
+    def unwritten_count(self) -> int:
+        """The number of messages that are not on disk yet."""
+        return len(self._unwritten)
+
     def ids(self) -> list[UUID]:
         """The ids of all messages, once for each route."""
         return [id for records in self._by_route.values() for id in records]

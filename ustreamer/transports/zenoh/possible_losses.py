@@ -133,7 +133,8 @@ class PossibleLosses:
         """Publishers that lost their subscribers, each with the time; `collect` empties it."""
         self._store = sent_store
         self._sent_keeper = None if sent_store is None else SentKeeper(sent_store)
-        self._kept_until_ns = 0  # up to this time, the store has all puts to suspect nodes
+        self._kept_until_ns = 0  # the store has the puts to suspect nodes up to this one
+        self._stored_until_ns = 0  # the store has the puts to suspect nodes that ended by this time
         self._waiting: dict[RoutePublisher, int] = {}
         """The bytes of lost messages that wait for the subscribers of a publisher, without a store."""
         self._new_losses: dict[RoutePublisher, _NewLoss] = {}
@@ -198,6 +199,14 @@ class PossibleLosses:
     def window_ns(self) -> int:
         """The age of the oldest message to retransmit."""
         return self._window_ns
+
+    @property
+    def unstored_since_ns(self) -> int:
+        """See EndpointTransport."""
+        links = self._link_monitor
+        if self._sent_keeper is None or not links.any_suspect:
+            return NEVER_NS
+        return max(links.confirmed_ns, self._stored_until_ns)
 
     def evict_old(self) -> None:
         """Evict what is too old to be remembered, also without another put."""
@@ -452,12 +461,20 @@ class PossibleLosses:
         links, keeper = self._link_monitor, self._sent_keeper
         if keeper is None or not links.any_suspect:
             return
+        now_ns = self._monotonic_ns()
+        is_putting = not self._put_lock.acquire(blocking=False)
+        if not is_putting:
+            self._put_lock.release()
         with self._buffer_lock:
             puts = self._buffer.messages_since(max(links.confirmed_ns, self._kept_until_ns))
-        if puts and keeper.keep(
+        to_keep = (
             each for each in puts if _is_repeatable(each[2]) and not self._receipts.is_awaited(each[2])
-        ):
+        )
+        if not keeper.keep(to_keep):
+            return
+        if puts:
             self._kept_until_ns = puts[-1][1]
+        self._stored_until_ns = self._kept_until_ns if is_putting else now_ns
 
     def _keep_lost(self, keeper: SentKeeper) -> None:
         """Store what the publishers without subscribers may have lost, and release what has arrived since."""

@@ -437,6 +437,10 @@ class ZenohSender:
             return False
         return True
 
+    def unstored_since_ns(self) -> int:
+        """See EndpointTransport."""
+        return self._possible_losses.unstored_since_ns
+
     def unconfirmed(self) -> Unconfirmed:
         """The puts that are not known to have arrived. Call when the session has closed."""
         return self._possible_losses.unconfirmed()

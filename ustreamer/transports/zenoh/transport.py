@@ -37,6 +37,7 @@ from ustreamer.transports.zenoh.keys import EVERY_KEY
 from ustreamer.transports.zenoh.link_monitor import LinkMonitor, lease_ms
 from ustreamer.transports.zenoh.locators import check_parameters, missing_interface, parse_locator
 from ustreamer.transports.zenoh.publisher import ZenohSender
+from ustreamer.transports.zenoh.receipts.no_receipts import NEVER_NS
 from ustreamer.transports.zenoh.receipts.receipt_keys import ReceiptGiverId, receipt_id
 from ustreamer.transports.zenoh.retransmit import AnsweredRequests, RetransmitConfig
 from ustreamer.transports.zenoh.subscriber import (
@@ -310,6 +311,9 @@ class ZenohTransport(EndpointTransport, PeerTransport, PeerTopicTransport):
 
     def awaits_receipt(self, id: UUID) -> bool:
         return self._awaited is not None and self._awaited.is_awaited(receipt_id(id))
+
+    def unstored_since_ns(self) -> int:
+        return NEVER_NS if self._sender is None else self._sender.unstored_since_ns()
 
     def _announce_receipts(self, filters: ListenerFilters) -> None:
         if self._giver is not None:
