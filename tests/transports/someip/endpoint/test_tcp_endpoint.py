@@ -4,6 +4,7 @@
 import socket
 import threading
 from collections.abc import Hashable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from queue import SimpleQueue
 from typing import Any
@@ -16,6 +17,7 @@ from tests.waiting import wait_until
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.transport_port import EndpointContext, RouteUnavailable, Unconfirmed
 from ustreamer.transports.someip.config import SomeipEndpoint
+from ustreamer.transports.someip.endpoint import transport
 from ustreamer.transports.someip.endpoint.transport import SomeipTransport
 from ustreamer.transports.someip.io.tcp_connection import TCP_CLOSE_WAIT, close_with_reset
 from ustreamer.transports.someip.protocol.codec import MessageType, ReturnCode, SomeIpMessage, encode
@@ -358,6 +360,49 @@ def test_a_stop_counts_messages_of_connections_that_ended_during_it(is_killed: b
             )
             wait_until(lambda: connection._tcp_info()[0] == TCP_CLOSE_WAIT)
             assert bench.endpoint.finish() == Unconfirmed()
+
+
+def send_until_full(bench: Bench, payload: bytes) -> int:
+    """Send events to a client that does not read, until the kernels' buffers are full; returns their number."""
+    bench.deliver(bench.event(DOOR, payload))
+    (subscription,) = (each for each in bench.endpoint.subscriptions() if each.topic == DOOR)
+    transmit = bench.endpoint.transmitter(subscription.subscriber)
+    for number in range(1, 1_000):
+        try:
+            transmit(bench.event(DOOR, payload))
+        except UStatusError as error:
+            assert error.code is UCode.UNAVAILABLE
+            return number
+    pytest.fail("the buffers were never full")
+
+
+def test_a_stop_counts_messages_that_a_hung_receiver_has_not_acknowledged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(transport, "_ACKS_NS", 200_000_000)
+    with ExitStack() as stack:
+        bench = Bench(stack)
+        bench.endpoint.open()
+        client = bench.client()
+        sent = send_until_full(bench, bytes(60_000))
+        bench.endpoint.stop_receiving()
+        unconfirmed = bench.endpoint.finish().forgotten
+        assert 0 < unconfirmed <= sent
+        read_messages(client, sent - unconfirmed)  # the kernel of the receiver has the others
+
+
+def test_a_stop_waits_for_a_receiver_that_reads_again() -> None:
+    with ExitStack() as stack:
+        bench = Bench(stack)
+        bench.endpoint.open()
+        client = bench.client()
+        sent = send_until_full(bench, bytes(60_000))
+        bench.endpoint.stop_receiving()
+        with ThreadPoolExecutor(1) as pool:
+            finished = pool.submit(bench.endpoint.finish)
+            # The last message may be in the connection in part: `close` sends its rest.
+            read_messages(client, sent - 1)
+            assert finished.result().forgotten <= 1
 
 
 def test_an_unknown_host_cannot_connect(bench: Bench) -> None:

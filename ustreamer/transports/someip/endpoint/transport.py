@@ -85,6 +85,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("ustreamer.someip")
 
 _NS_PER_MS: Final = 1_000_000
+_ACKS_NS: Final = 2_000_000_000
+"""For acknowledgements over TCP at a stop."""
 
 
 class SomeipTransport(EndpointTransport, PeerTransport):
@@ -396,17 +398,17 @@ class SomeipTransport(EndpointTransport, PeerTransport):
             self._inbound.deliver(response)
 
     def finish(self) -> Unconfirmed:
-        """Send the waiting segments, and count the messages that a stop loses: those without their segments, or TCP.
+        """Send the waiting segments, and count the messages that a stop may lose: those without their segments, or TCP.
 
-        It opens no connection, and `close` closes them, after error Responses.
+        Over TCP it waits up to 2 s for acknowledgements. It opens no connection, and `close` closes them, after error
+        Responses.
         """
         own = () if self._connections is None else (self._connections,)
         streams = (*own, *(port.connections for port in self._service_ports))
         outputs = (self._outbound, *(port.outbound for port in self._service_ports))
-        return Unconfirmed(
-            forgotten=sum(each.flush(JOIN_TIMEOUT_S) for each in outputs)
-            + sum(each.lost_count() for each in streams)
-        )
+        forgotten = sum(each.flush(JOIN_TIMEOUT_S) for each in outputs)
+        until_ns = self._monotonic_ns() + _ACKS_NS
+        return Unconfirmed(forgotten=forgotten + sum(each.lost_count(until_ns) for each in streams))
 
     def close(self) -> None:
         self._closed = True

@@ -168,14 +168,18 @@ class TcpConnection:
             self.socket.close()
         return unconfirmed
 
+    @property
+    def awaits_ack(self) -> bool:
+        """Whether the connection lasts, and the peer's kernel does not have all messages."""
+        return self._state() == _TCP_ESTABLISHED and self.window.unacked_count(self._acked_offset()) > 0
+
     def lost_count(self) -> int:
-        """The number of unconfirmed messages if the peer has ended the connection; 0 while it lasts."""
-        try:
-            state, _ = self._tcp_info()
-        except OSError:  # no tcp_info
+        """The number of messages that the peer may lack: while the connection lasts, of the unacknowledged ones."""
+        state = self._state()
+        if state is None:
             return 0
         if state == _TCP_ESTABLISHED:
-            return 0
+            return self.window.unacked_count(self._acked_offset())
         return self.window.unconfirmed_count(self._acked_offset(), all_read=state == TCP_CLOSE_WAIT)
 
     @property
@@ -215,6 +219,13 @@ class TcpConnection:
             return self._tcp_info_bytes_acked() - self._acked_at_start
         except OSError:  # no tcp_info: nothing more counts as acknowledged
             return 0
+
+    def _state(self) -> int | None:
+        """The state of the connection; None if the kernel does not report it."""
+        try:
+            return self._tcp_info()[0]
+        except OSError:
+            return None
 
     def _tcp_info_bytes_acked(self) -> int:
         return self._tcp_info()[1]

@@ -14,6 +14,7 @@ import logging
 import socket
 from collections import deque
 from collections.abc import Callable, Hashable
+from threading import Event
 from typing import Final, NamedTuple, Protocol
 
 from ustreamer.core.base.backoff import backoff_ns
@@ -200,12 +201,16 @@ class TcpConnections:
         """
         self._peers.send(data, address, deadline_ns, resend_if_unread=resend_if_unread)
 
-    def lost_count(self) -> int:
-        """The messages that a stop loses, after the end of the receiving thread.
+    def lost_count(self, until_ns: int) -> int:
+        """The messages that a stop may lose, after the end of the receiving thread.
 
-        They wait for the next connections, or a peer has ended their connection and no thread has noticed it.
+        They wait for the next connections, or a peer has ended their connection and no thread has noticed it. Or the
+        kernel of a peer has not acknowledged them by `until_ns`: the peer may have stopped reading.
         """
         established = [each for each in self._connections.values() if each.established]
+        pause = Event()
+        while any(each.awaits_ack for each in established) and self._monotonic_ns() < until_ns:
+            pause.wait(_ACK_POLL_NS / _NS_PER_S)
         return self._peers.unsent_count + sum(each.lost_count() for each in established)
 
     def unsent_messages(self, address: TcpAddress) -> list[bytes]:

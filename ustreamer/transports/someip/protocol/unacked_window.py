@@ -101,6 +101,11 @@ class UnackedWindow:
         self.unacked_bytes = self._recently_acked_bytes = 0
         return unconfirmed
 
+    def unacked_count(self, acked: int) -> int:
+        """The number of messages that the peer's kernel does not have whole."""
+        self.acknowledge(acked)
+        return len(self._sent)
+
     def unconfirmed_count(self, acked: int, *, all_read: bool) -> int:
         """The number of messages that `unconfirmed` would return."""
         return len(self._unconfirmed(acked, all_read=all_read))
