@@ -47,7 +47,9 @@ def test_a_stop_while_the_router_is_frozen_or_gone_reports_what_is_missing(
     outcome = stops[f"{fault} plain"].result()
     assert_all_reported(outcome)
     assert outcome.missing, outcome
-    if fault == "freeze":  # after a kill, a busy machine may send all events to the queue: none is unconfirmed
+    if (
+        fault == "freeze"
+    ):  # after a kill, a busy machine may send all events to the queue: none is unconfirmed
         assert outcome.unconfirmed, outcome
     assert outcome.code == (75 if outcome.unconfirmed else 0), outcome
 

@@ -29,6 +29,7 @@ from ustreamer.uprotocol.uuid import UUID
 
 ROUTES = ("one", "two")
 STOPPED = UStatus(UCode.UNAVAILABLE, "stopped")
+NS_PER_MS = 1_000_000
 
 
 class Life(DurableQueueRig):
@@ -522,3 +523,32 @@ def test_the_end_of_the_writer_deletes_nothing_that_a_stop_may_leave(
     assert life.queue.reclaim([], [id]) == []
     life.die()
     assert Life(tmp_path).all_sent() == [1]
+
+
+@pytest.mark.parametrize("was_on_disk", [True, False])
+def test_what_a_suspect_node_may_lack_is_not_safe_until_it_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, was_on_disk: bool
+) -> None:
+    """A kill loses it, if the node is frozen: its kernel accepts messages that it never reads."""
+    life = Life(tmp_path, down=was_on_disk)
+    life.clock.now_ns += 1_000 * NS_PER_MS
+    life.offer(life.number(0))
+    if was_on_disk:
+        life.write()
+        life.wire.then = None
+        life.queue.on_link_up()
+    sent_ns = unstored_ns = life.clock.now_ns
+    monkeypatch.setattr(life.wire, "unstored_since_ns", lambda: unstored_ns)
+    life.send()
+    life.clock.now_ns += 500 * NS_PER_MS
+    life.write()
+    safe_ns = sent_ns - 100 * NS_PER_MS
+    assert (life.sent, life.queue.safe_before_ns()) == ([0], safe_ns)
+    assert life.queue.counters()["spooled"] == was_on_disk
+    life.keep("one", 0)
+    unstored_ns = life.clock.now_ns
+    assert life.queue.safe_before_ns() == safe_ns  # not written yet
+    life.write()
+    assert life.queue.safe_before_ns() == unstored_ns - 100 * NS_PER_MS
+    assert (life.queue.counters()["spooled"], life.kept) == (1, (1, 0))
+    life.die()

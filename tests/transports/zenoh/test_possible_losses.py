@@ -19,6 +19,7 @@ from ustreamer.transports.zenoh.connected_node import DETECTION_NS
 from ustreamer.transports.zenoh.decoder import HEAD, ID_TAG, VERSION_AND_TAGS
 from ustreamer.transports.zenoh.link_monitor import UnconfirmedSpan
 from ustreamer.transports.zenoh.possible_losses import PossibleLosses
+from ustreamer.transports.zenoh.receipts.no_receipts import NEVER_NS
 from ustreamer.transports.zenoh.retransmit import (
     OVERHEAD_BYTES,
     AnsweredRequests,
@@ -622,6 +623,31 @@ def test_puts_to_a_suspect_node_are_kept_until_they_have_arrived(make_bench: Mak
         bench.links.any_suspect = True
         tick()
         assert bench.kept.numbers == []  # confirmed
+
+
+def test_puts_to_a_suspect_node_are_unstored_until_the_store_has_them(make_bench: MakeBench) -> None:
+    bench = make_bench()
+    subscriber = bench.listen()
+    losses = bench.sender._possible_losses
+    with bench.held_monitor() as tick:
+        bench.links.any_suspect = bench.kept.is_busy = True
+        before_ns = monotonic_ns()
+        bench.put(numbered(0))
+        assert received(subscriber, 1) == [0]
+        tick()
+        assert losses.unstored_since_ns < before_ns
+        bench.kept.is_busy = False
+        tick()
+        stored_ns = losses.unstored_since_ns
+        assert before_ns < stored_ns < monotonic_ns()
+        tick()
+        assert losses.unstored_since_ns > stored_ns  # without further puts too
+        with losses._put_lock:  # a put is in progress
+            stored_ns = monotonic_ns()
+            tick()
+        assert losses.unstored_since_ns < stored_ns
+        bench.links.any_suspect = False
+        assert losses.unstored_since_ns == NEVER_NS
 
 
 def test_a_busy_store_gets_the_same_puts_again(make_bench: MakeBench) -> None:

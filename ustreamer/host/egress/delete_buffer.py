@@ -40,7 +40,7 @@ class DeleteBuffer:
 
     def pop_due(self, ended_before_ns: int = NEVER_NS, *, everything: bool = False) -> list[bytes]:
         """Remove and return the due keys of deliveries that ended before the given time, or all keys."""
-        keys, due_ns = self._keys, min(self._now_ns(), ended_before_ns + self._delay_ns)
+        keys, due_ns = self._keys, min(self._now_ns(), ended_before_ns - 1 + self._delay_ns)
         due = []
         while keys and (everything or keys[0][0] <= due_ns):
             due.append(keys.popleft()[1])
