@@ -28,6 +28,7 @@ from ustreamer.core.delivery.ledger import EMPTY_LEDGER, Ledger, LedgerSnapshot
 from ustreamer.core.egress.limits import QueuedMessage
 from ustreamer.hooks import PluginContext, hookimpl
 from ustreamer.host.egress.endpoint_queue import EndpointQueue
+from ustreamer.host.runtime import draining
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
 from ustreamer.host.runtime.draining import counted_losses, drain, stop_summary
 from ustreamer.host.storage.dead_letter_store import DIRECTORY, read_letters
@@ -103,6 +104,23 @@ def test_sent_messages_that_may_not_have_arrived_are_dead_letters(bench: Bench) 
         (message.id, "chassis", "app", 1) for message in [*sent[2:4], call]
     ]
     assert {each.reason for _, each in letters} == {"sent to endpoint 'chassis', but it may not have arrived"}
+
+
+@pytest.mark.parametrize("grace_ns", [10_000_000_000, 0])
+def test_the_dead_letters_of_a_stop_are_published_or_counted(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, grace_ns: int
+) -> None:
+    monkeypatch.setattr(draining, "_RESPONSE_GRACE_NS", grace_ns)
+    streamer = bench.started(fake("app", "app"), fake("chassis", "chassis"))
+    source, sink = UUri("app", 1, 1, 0x8000), UUri("chassis", 1, 1, 0)
+    link(streamer, "chassis").unconfirmed = Unconfirmed(
+        [notification(new_id(), source, sink) for _ in range(2_000)]
+    )
+    streamer.stop(DEADLINE_S)
+    unpublished = streamer.dispatcher.dead_letters.unpublished
+    ledger = streamer.ledger()
+    assert (ledger.dead_lettered, ledger.no_subscriber + unpublished) == (2_000, 2_000)
+    assert (unpublished == 0) == bool(grace_ns)
 
 
 def test_what_only_a_queue_had_and_its_disk_refuses_is_a_dead_letter(

@@ -135,6 +135,10 @@ class DeadLetterBuffer:
             self._bytes -= sum(map(_size, letters))
         return letters
 
+    def abandon_rest(self) -> None:
+        """Count the waiting letters as `unpublished`: the streamer has stopped."""
+        self.unpublished += len(self.pop_letters())
+
     def __len__(self) -> int:
         return len(self._waiting)
 

@@ -24,7 +24,7 @@ from ustreamer.uprotocol.uuri import UUri
 log = logging.getLogger("ustreamer.streamer")
 
 _RESPONSE_GRACE_NS: Final = 500_000_000
-"""Time to send error responses after the deadline, and to reach a route whose receiver has just appeared."""
+"""Time to publish dead letters and to send error responses after the deadline, and to reach a route whose receiver has just appeared."""
 _POLL_S: Final = 0.005
 STOPPED: Final = UStatus(UCode.UNAVAILABLE, "the streamer was stopped before this could be sent")
 
@@ -80,12 +80,12 @@ def drain(
         if unsent <= 0 or monotonic_ns() >= deadline_ns:
             break
         pause.wait(_POLL_S)  # timers of filters that hold messages still run
-    _wait_empty(queues, monotonic_ns() + _RESPONSE_GRACE_NS)
+    _wait_empty(dispatcher, queues)
     # The lower count: a blocked message that is tried just now is in none of both.
     unsent = max(0, min(unsent, left()))
     if queued():
         _abandon_queued(dispatcher, queues)
-        _wait_empty(queues, monotonic_ns() + _RESPONSE_GRACE_NS)
+        _wait_empty(dispatcher, queues)
         _dead_letter_rest(dispatcher, queues)  # error responses without a reachable receiver
     return unsent
 
@@ -107,7 +107,13 @@ def _dead_letter_rest(dispatcher: Dispatcher, queues: Sequence[EndpointQueue]) -
             dispatcher.on_undelivered(item, STOPPED)
 
 
-def _wait_empty(queues: Sequence[EndpointQueue], deadline_ns: int) -> None:
+def _wait_empty(dispatcher: Dispatcher, queues: Sequence[EndpointQueue]) -> None:
+    """Wait until the dead letters are published and the queues are empty, `_RESPONSE_GRACE_NS` at most."""
+    monotonic_ns = dispatcher.clock.monotonic_ns
+    deadline_ns = monotonic_ns() + _RESPONSE_GRACE_NS
+    pause = threading.Event()
+    while dispatcher.dead_letters and monotonic_ns() < deadline_ns:
+        pause.wait(_POLL_S)
     for queue in queues:
         queue.wait_empty(deadline_ns)
 
@@ -117,7 +123,6 @@ def reclaim_unconfirmed(
     queues: Mapping[str, EndpointQueue],
     transports: Mapping[str, EndpointTransport],
     ingress_of: Callable[[UUri], str],
-    monotonic_ns: Callable[[], int],
 ) -> int:
     """End the transports and take back what may not have arrived: to the disk of a durable queue, else as dead letters.
 
@@ -144,6 +149,6 @@ def reclaim_unconfirmed(
         extra = {"endpoint": name, "messages": len(messages), "lost": len(dead), "forgotten": forgotten}
         log.warning("streamer.unconfirmed", extra=extra)
     if lost:
-        _wait_empty(list(queues.values()), monotonic_ns() + _RESPONSE_GRACE_NS)
+        _wait_empty(dispatcher, list(queues.values()))
         _dead_letter_rest(dispatcher, list(queues.values()))
     return lost

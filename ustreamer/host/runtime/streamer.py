@@ -595,16 +595,13 @@ class Streamer:
                 self.dispatcher, list(self._egress_queues.values()), self._clock.monotonic_ns, deadline_ns
             )
             self.unconfirmed = reclaim_unconfirmed(
-                self.dispatcher,
-                self._egress_queues,
-                self.transports,
-                self._ingress_of,
-                self._clock.monotonic_ns,
+                self.dispatcher, self._egress_queues, self.transports, self._ingress_of
             )
             persisted = sum(queue.persisted for queue in self._egress_queues.values())
             endpoints = self.endpoints()
         finally:
             self._close()
+        self.dispatcher.dead_letters.abandon_rest()
         counts = self.ledger()
         ledger = msgspec.to_builtins(counts)
         losses = counted_losses(self.transports, endpoints)
