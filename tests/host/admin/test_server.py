@@ -38,6 +38,7 @@ from ustreamer.host.admin.server import (
     to_json_value,
 )
 from ustreamer.host.runtime.clock import SYSTEM_CLOCK
+from ustreamer.host.storage.state_lock import StateLock
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
 
@@ -205,6 +206,16 @@ def test_where_there_is_no_state_directory_no_streamer_runs(tmp_path: Path) -> N
     with pytest.raises(UStatusError, match="no streamer runs on state_dir") as refused:
         send_request(tmp_path / "nothing", RoutesRequest())
     assert refused.value.code is UCode.UNAVAILABLE
+
+
+def test_a_streamer_that_starts_or_stops_has_no_socket_and_is_named(tmp_path: Path) -> None:
+    with (
+        StateLock(tmp_path),
+        pytest.raises(NoAnswerError, match=f"process {os.getpid()} is starting or stop"),
+    ):
+        send_request(tmp_path, RoutesRequest())
+    with pytest.raises(UStatusError, match="no streamer runs"):
+        send_request(tmp_path, RoutesRequest())
 
 
 def test_a_socket_that_cannot_be_bound_is_named(tmp_path: Path) -> None:

@@ -21,6 +21,8 @@ import msgspec
 
 from ustreamer.core.base.clock import Clock
 from ustreamer.core.base.log_limit import limited
+from ustreamer.core.storage.file_lock import lock_holder
+from ustreamer.host.storage.state_lock import LOCK
 from ustreamer.uprotocol.ustatus import UCode, UStatusError
 from ustreamer.uprotocol.uuri import UUri
 
@@ -405,7 +407,7 @@ def send_request(state_dir: Path, request: AdminRequest, timeout_s: float | None
 
     `timeout_s` is how long to wait for the answer; None: 10 s, or 10 minutes for a change. A process that a signal has
     stopped gets 10 s at most. Raises UStatusError: UNAVAILABLE if no streamer runs there, PERMISSION_DENIED if it belongs
-    to another user; NoAnswerError; AdminError for a failed request.
+    to another user; NoAnswerError, also for one that starts or stops; AdminError for a failed request.
     """
     path = state_dir / SOCKET
     with _open_request(path, request, timeout_s) as connection:
@@ -444,6 +446,9 @@ def _open_request(
             text = f"{path}: expected to be the user of the streamer, or root"
             raise UStatusError(UCode.PERMISSION_DENIED, text) from error
         except (FileNotFoundError, NotADirectoryError, ConnectionError) as error:
+            pid = lock_holder(path.with_name(LOCK))
+            if pid is not None:
+                raise NoAnswerError(path, 0, f"process {pid} is starting or stopping") from error
             text = f"no streamer runs on state_dir {path.parent}: {error.strerror or error}"
             raise UStatusError(UCode.UNAVAILABLE, text) from error
         except OSError as error:

@@ -56,7 +56,8 @@ def _without_answer(subject: UUri, error: NoAnswerError) -> Diagnosis:
         "streamer_silent",
         f"The streamer does not answer: {error.state}.",
         None,
-        "Send it SIGCONT if it is stopped, or restart it; the watchdog of the systemd unit restarts it.",
+        "Wait if it starts or stops. Send it SIGCONT if a signal has stopped it, or restart it; the watchdog of the"
+        " systemd unit restarts it.",
     )
     return Diagnosis(str(subject), kind_of(subject), True, (finding,))
 
