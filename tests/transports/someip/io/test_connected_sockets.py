@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
@@ -316,6 +317,25 @@ def test_a_burst_of_equal_events_is_delivered_as_batches_in_order(bench: Bench) 
     assert ids == sorted(set(ids))
     assert (held.batches, held.types) == ([MAX_BATCH, MAX_BATCH, 20], [MessageBatch] * 3)
     assert (statistics["datagrams"], statistics["received"]) == (1 + len(sent), 1 + len(sent))
+
+
+def test_events_from_before_the_connected_socket_are_delivered_first(
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An ECU sends while the endpoint opens: its first datagrams reach the own socket."""
+    bench = Bench(stack)
+    early, late = [numbered(each) for each in range(50)], [numbered(each) for each in range(50, 400)]
+    open_sockets = PerPeerSockets.open
+
+    def open_between(sockets: PerPeerSockets, *arguments: Any) -> None:
+        bench.ecu.send(bench.endpoint, *early)
+        open_sockets(sockets, *arguments)
+        bench.ecu.send(bench.endpoint, *late)
+
+    monkeypatch.setattr(PerPeerSockets, "open", open_between)
+    bench.endpoint.open()
+    received = [bench.listener.next().payload for _ in (*early, *late)]
+    assert received == [each[16:] for each in (*early, *late)]
 
 
 def test_equal_events_are_decoded_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,7 @@ class LoopRig:
         self.meanwhile: Callable[[], None] = lambda: (
             None
         )  # called before it sleeps, after it read the deadlines
-        callbacks = LoopCallbacks(self._on_tick, self._next_deadline_ns, self._on_stop)
+        callbacks = LoopCallbacks(lambda: None, self._on_tick, self._next_deadline_ns, self._on_stop)
         self.receive_loop = ReceiveLoop("chassis", callbacks, time.monotonic_ns)
         self.fd = os.eventfd(0, os.EFD_NONBLOCK)
         self.poller: Poller = self.receive_loop.open()
@@ -206,7 +206,7 @@ def test_after_the_end_waits_and_wake_ups_return_at_once(thread: LoopRig) -> Non
 
 def test_before_open_waits_and_wake_ups_have_no_effect() -> None:
     done: list[str] = []
-    work = LoopCallbacks(lambda: done.append("tick"), lambda: None, lambda: done.append("last"))
+    work = LoopCallbacks(lambda: None, lambda: done.append("tick"), lambda: None, lambda: done.append("last"))
     receiving = ReceiveLoop("chassis", work, time.monotonic_ns)
     receiving.wake()
     receiving.wake_by(0)

@@ -85,6 +85,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("ustreamer.someip")
 
 _NS_PER_MS: Final = 1_000_000
+_MAX_DATAGRAM_BYTES: Final = 65_535
+_MAX_EARLY: Final = 100_000
+"""The most datagrams to read at the start, in a flood from other senders."""
 _ACKS_NS: Final = 2_000_000_000
 """For acknowledgements over TCP at a stop."""
 
@@ -122,7 +125,7 @@ class SomeipTransport(EndpointTransport, PeerTransport):
             _sd_drop_reasons(config),
             request_deadlines_are_late=config.request_ttl_ms * _NS_PER_MS >= MAX_SLEEP_NS,
         )
-        callbacks = LoopCallbacks(self._on_tick, self._next_deadline_ns, self._on_stop)
+        callbacks = LoopCallbacks(self._read_early, self._on_tick, self._next_deadline_ns, self._on_stop)
         self._receive_loop = receive_loop = ReceiveLoop(self._name, callbacks, self._monotonic_ns)
         self._on_route_opened: Callable[[Hashable], None] = lambda route: None
         self._connections = self._make_connections(config)
@@ -577,6 +580,18 @@ class SomeipTransport(EndpointTransport, PeerTransport):
         if self._sd_driver is not None:
             deadlines.append(self._sd_driver.next_deadline_ns)
         return min((each for each in deadlines if each is not None), default=None)
+
+    def _read_early(self) -> None:
+        """Read what the own socket received before the sockets of single senders were open: it is older than theirs."""
+        opened = self._socket
+        if opened is None or not len(self._peer_sockets):
+            return
+        for _ in range(_MAX_EARLY):
+            try:
+                datagram, sender = opened.recvfrom(_MAX_DATAGRAM_BYTES)
+            except OSError:  # no more
+                return
+            self._inbound.on_datagram(datagram, sender, 0)
 
     def _on_stop(self) -> None:
         if self._sd_driver is not None:

@@ -29,6 +29,8 @@ MAX_SLEEP_NS: Final = 1_000_000_000
 class LoopCallbacks(msgspec.Struct, frozen=True):
     """The work of the thread besides reading."""
 
+    on_start: Callable[[], None]
+    """Runs once, at the begin."""
     on_tick: Callable[[], None]
     """Runs all due work."""
     next_deadline_ns: Callable[[], int | None]
@@ -126,6 +128,10 @@ class ReceiveLoop:
     # --- the thread ---------------------------------------------------------------------------------------------------
 
     def _run(self, poller: Poller) -> None:
+        try:
+            self._callbacks.on_start()
+        except FOREIGN_ERRORS as error:
+            self._on_error(error)
         while not self._stopping:
             self.turns += 1
             try:
