@@ -98,12 +98,6 @@ SOMEIP_MUTATIONS: Final = (
         "            self._actions.deadlines.schedule_earlier(due, subscriber.received_ns + entry.ttl * NS_PER_S)",
     ),
     Mutation(
-        "a service whose Offer expired is not searched again",
-        f"{_SOMEIP}/sd/client.py",
-        "        self._lose_service(cast(ServiceKey, key), EndReason.EXPIRED)\n",
-        "        return\n",
-    ),
-    Mutation(
         "open calls are not answered at a stop",
         f"{_SOMEIP}/endpoint/transport.py",
         "        for response in self._exchange.abort_calls():\n            self._inbound.deliver(response)",
