@@ -20,7 +20,6 @@ from ustreamer.core.base.clock import Clock
 from ustreamer.core.base.decoder import Decoder
 from ustreamer.core.base.recent_failures import RecentFailure
 from ustreamer.core.delivery.ports import SendBatch, SendOne
-from ustreamer.core.egress.limits import NEVER_NS
 from ustreamer.core.peers.election import Announcement, RouterId
 from ustreamer.core.peers.topic_advertisements import TopicAdvertisement
 from ustreamer.core.routing.access import AccessRules
@@ -284,6 +283,7 @@ class ReceivingThread(msgspec.Struct, frozen=True):
     waiting: bool
 
 
+_NEVER_NS: Final = 1 << 62
 SENT_FROM_DISK_NS: Final = 1_000_000_000
 """How long `SentStore.sent_from_disk` has a message after its send."""
 
@@ -454,7 +454,7 @@ class EndpointTransport(UTransport):
         A durable queue keeps their records, and its streamer gives no receipts for them. Called under its lock. The
         default, a time that never comes: a message has arrived some ms after its send.
         """
-        return NEVER_NS
+        return _NEVER_NS
 
     def transmitter(self, subscriber: UUri | None) -> SendOne:
         """The send function for one subscriber of a unicast transport; None: for the sink that each message names.

@@ -364,7 +364,7 @@ def _targets(snapshot: MetricsSnapshot) -> Iterator[Metric]:
 # --- dead letters and stores -----------------------------------------------------------------------------------------
 
 _LETTERS: Final = {
-    "unpublished": "Dead letters that were not published: too many waited, or the streamer stopped.",
+    "unpublished": "Dead letters that were not published: too many, or at a stop.",
     "suppressed": "Dead letters above the rate limit, which are only counted.",
     "persisted": "Dead letters that were stored.",
     "not_persisted": "Dead letters that could not be stored.",
