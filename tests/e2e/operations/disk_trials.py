@@ -321,6 +321,7 @@ def run_read_only_trial(trial: DiskTrial, disk: SmallDisk) -> None:
     with trial.app() as app:
         assert trial.try_subscribe(app)
         trial.check_traffic(app, subscribed=True)
+        eventually(lambda: trial.statistics()["dead_letters"]["waiting"], 0)
         persisted = trial.statistics()["dead_letters"]["persisted"]
         assert persisted
         disk.fail()
@@ -330,7 +331,7 @@ def run_read_only_trial(trial: DiskTrial, disk: SmallDisk) -> None:
         assert trial.degraded() >= {"dead-letters", "cloud", "usubscription"}
         trial.check_commands()
     stopped = trial.stop()
-    assert (stopped["dead_letters"]["persisted"], stopped["persisted"]) == (persisted, 10)
+    assert (stopped["dead_letters"]["persisted"], stopped["persisted"]) == (persisted, 10), stopped
     disk.repair()
     trial.start()
     with trial.app() as app:
