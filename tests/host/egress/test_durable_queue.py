@@ -479,6 +479,28 @@ def test_the_writer_rests_while_no_memory_can_hold_the_limits(
     assert writes[-1] - writes[0] > 100_000_000
 
 
+def test_the_writer_rests_while_a_suspect_node_may_lack_the_sent_messages(
+    start: MakeDurableQueueRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    life = start(down(), threads=True)
+    life.offer(*life.numbers(*range(150)))  # more deletions than a batch
+    wait_until(lambda: life.queue.persisted == 150, "the write")
+    monkeypatch.setattr(life.wire, "unstored_since_ns", lambda: 0)
+    life.wire.then = None
+    life.queue.on_link_up()
+    wait_until(lambda: len(life.sent) == 150, "the sends")
+    write_once, writes = life.queue._write_once, list[int]()
+
+    def count_write() -> bool:
+        writes.append(time.monotonic_ns())
+        return write_once()
+
+    monkeypatch.setattr(life.queue, "_write_once", count_write)
+    wait_until(lambda: len(writes) >= 5, "further writes")
+    life.queue.close(1.0)
+    assert writes[4] - writes[0] > 30_000_000
+
+
 def test_a_message_in_flight_never_becomes_header_only(start: MakeDurableQueueRig) -> None:
     life = start(ScriptedTransport())
     send = life.wire.send

@@ -673,7 +673,7 @@ class DurableQueue(EndpointQueue):
                 if self._stop_writing.is_set() and not self._has_writes:
                     return
                 linger_s = LINGER_S
-                if len(self._deletes) >= _DELETE_BATCH:
+                if len(self._deletes) >= _DELETE_BATCH and self._unstored_since_ns() == NEVER_NS:
                     linger_s = min(linger_s, self._deletes.remaining_s)
                 if len(self.write_buffer) >= _BATCH:
                     linger_s = 0.0
