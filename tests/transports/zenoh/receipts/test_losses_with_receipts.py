@@ -46,7 +46,7 @@ WINDOW_NS = 1_000_000_000
 @pytest.fixture(autouse=True)
 def never_overdue(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine does not hold more in memory than the tests expect."""
-    monkeypatch.setattr(possible_losses, "_OVERDUE_NS", NEVER_NS)
+    monkeypatch.setattr(possible_losses, "_HOLD_AFTER_NS", NEVER_NS)
 
 
 class AwaitedDuringPuts(AwaitedReceipts):
