@@ -43,7 +43,6 @@ receipts = true
 transport = "zenoh"
 authorities = ["{authority}"]
 listen = ["tcp/127.0.0.1:{apps}"]
-config = "apps.json5"
 durable = true
 
 [egress.apps]
@@ -51,8 +50,6 @@ max_age_ms = 600_000
 
 [plugins.usubscription]
 """
-_APPS_LINK: Final = "{ transport: { link: { tx: { lease: 60000 } } } }"
-"""The link to the application outlives a freeze of the receiver: it has no receipts, so its end would make copies."""
 
 
 class ReceiptScenario(StopScenario):
@@ -85,7 +82,6 @@ class ReceiptScenario(StopScenario):
         """A receiving streamer with the authority of the name of its configuration, and its application."""
         [apps] = tcp_ports(1)
         authority = config.stem
-        (config.parent / "apps.json5").write_text(_APPS_LINK, encoding="utf-8")
         config.write_text(
             _RECEIVER.format(authority=authority, router=self.port, apps=apps), encoding="utf-8"
         )
@@ -299,7 +295,10 @@ def test_kills_of_both_streamers_and_the_router_in_an_outage_lose_and_double_not
 def test_a_kill_while_the_receiver_is_frozen_loses_and_doubles_nothing(
     scene: ReceiptScenario, ends: str, size: int
 ) -> None:
-    """With 1 400 bytes the buffers of the kernels are full, and the router waits."""
+    """With 1 400 bytes the buffers of the kernels are full, and the router waits.
+
+    All ends before the lease of 10 s: the link to the application has no receipts, and its end makes copies.
+    """
     before = scene.sent
     scene.freeze_receiver()
     scene.send(2_000 if size > 8 else HZ, 4.0, size)
