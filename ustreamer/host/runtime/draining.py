@@ -24,7 +24,7 @@ from ustreamer.uprotocol.uuri import UUri
 log = logging.getLogger("ustreamer.streamer")
 
 _RESPONSE_GRACE_NS: Final = 500_000_000
-"""Time to publish dead letters and to send error responses after the deadline, and to reach a route whose receiver has just appeared."""
+"""Time to publish dead letters, to send error responses, and to reach a route whose receiver has just appeared."""
 _POLL_S: Final = 0.005
 STOPPED: Final = UStatus(UCode.UNAVAILABLE, "the streamer was stopped before this could be sent")
 

@@ -433,10 +433,8 @@ class LinkMonitor:
             self._thawed_ns = now_ns
             for node in tuple(self._nodes.values()):
                 node.distrust_acks(now_ns + DETECTION_NS)
-        self._observed_ns, self._suspended_ns = (
-            now_ns,
-            suspended_ns,
-        )  # last: another thread must detect it until here
+        # Last: until here another thread must detect it too.
+        self._observed_ns, self._suspended_ns = now_ns, suspended_ns
 
     def _was_frozen(self, now_ns: int) -> bool:
         return now_ns - self._thawed_ns < DETECTION_NS

@@ -375,16 +375,22 @@ def send_until_full(bench: Bench, payload: bytes) -> int:
     pytest.fail("the buffers were never full")
 
 
+def stopping_with_full_buffers(stack: ExitStack) -> tuple[Bench, socket.socket, int]:
+    """An endpoint that has stopped receiving, its client, and the number of events that the client has not read."""
+    bench = Bench(stack)
+    bench.endpoint.open()
+    client = bench.client()
+    sent = send_until_full(bench, bytes(60_000))
+    bench.endpoint.stop_receiving()
+    return bench, client, sent
+
+
 def test_a_stop_counts_messages_that_a_hung_receiver_has_not_acknowledged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(transport, "_ACKS_NS", 200_000_000)
     with ExitStack() as stack:
-        bench = Bench(stack)
-        bench.endpoint.open()
-        client = bench.client()
-        sent = send_until_full(bench, bytes(60_000))
-        bench.endpoint.stop_receiving()
+        bench, client, sent = stopping_with_full_buffers(stack)
         unconfirmed = bench.endpoint.finish().forgotten
         assert 0 < unconfirmed <= sent
         read_messages(client, sent - unconfirmed)  # the kernel of the receiver has the others
@@ -392,11 +398,7 @@ def test_a_stop_counts_messages_that_a_hung_receiver_has_not_acknowledged(
 
 def test_a_stop_waits_for_a_receiver_that_reads_again() -> None:
     with ExitStack() as stack:
-        bench = Bench(stack)
-        bench.endpoint.open()
-        client = bench.client()
-        sent = send_until_full(bench, bytes(60_000))
-        bench.endpoint.stop_receiving()
+        bench, client, sent = stopping_with_full_buffers(stack)
         with ThreadPoolExecutor(1) as pool:
             finished = pool.submit(bench.endpoint.finish)
             # The last message may be in the connection in part: `close` sends its rest.
