@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random stories of an outage in which a durable streamer is killed.
 
-    python -m tests.simulation.kill_stories FIRST END [receipts | receiver]
+    python -m tests.simulation.kill_stories FIRST END [receipts | receiver | frozen]
 
 prints the violations of each story, and the number of stories without one. With `receipts` the application gives
-receipts, and often stalls, so that its router waits. With `receiver` the streamer is the one that gives receipts.
+receipts, and often stalls, so that its router waits. With `receiver` the streamer is the one that gives receipts. With
+`frozen` its network inside is also frozen around each kill.
 """
 
 import sys
@@ -12,7 +13,7 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import Final
 
-from tests.simulation.host import OUTSIDE, HostConfig
+from tests.simulation.host import INSIDE, OUTSIDE, HostConfig
 from tests.simulation.seeds import with_fixed_hashes
 from tests.simulation.story import DEFAULT_SIZES, SMALL_SIZES, Step, Story, run
 
@@ -73,10 +74,22 @@ def receiver_story(seed: int) -> Story:
     return Story(seed, tuple(steps), config, rng.choice((DEFAULT_SIZES, SMALL_SIZES)))
 
 
+def frozen_story(seed: int) -> Story:
+    """As `receiver_story`. The network to which it sends is frozen shortly before each of its ends."""
+    story, rng = receiver_story(seed), Random(seed)
+    freezes = (
+        Step(max(1, each.at_ms - rng.randrange(3_000)), "freeze", (INSIDE, rng.randrange(300, 8_000)))
+        for each in story.steps
+        if each.kind in {"kill", "power"}
+    )
+    return story._replace(steps=(*story.steps, *freezes))
+
+
 STORIES: Final[Mapping[str, Callable[[int], Story]]] = {
     "": kill_story,
     "receipts": lambda seed: with_receipts(kill_story(seed)),
     "receiver": receiver_story,
+    "frozen": frozen_story,
 }
 
 

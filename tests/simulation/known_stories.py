@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from tests.simulation.host import INSIDE, OUTSIDE, HostConfig
-from tests.simulation.kill_stories import kill_story, receiver_story, with_receipts
+from tests.simulation.kill_stories import frozen_story, kill_story, receiver_story, with_receipts
 from tests.simulation.story import SMALL_SIZES, Step, Story
 from tests.simulation.zenoh_link import LinkSizes
 
@@ -339,6 +339,8 @@ STORIES: Final[Mapping[str, Story]] = {
         interrupt_every=50,
     ),
     "11 what was put again alone is lost again with newer messages": with_receipts(kill_story(5_022)),
+    "11 a receiver is killed whose application is frozen": frozen_story(51),
+    "11 a receiver is killed before its application is suspect": frozen_story(81),
     "11 a streamer starts while its router is frozen": Story(
         0,
         (

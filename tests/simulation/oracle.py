@@ -28,6 +28,8 @@ _KILL_WINDOW_MS: Final = 400
 _SUSPECT_MS: Final = 3_600
 """What a durable endpoint may lose at a kill in an outage: messages put in this time, and the commits in progress. A
 silent node is suspect after a third of the lease."""
+_WAITING_MS: Final = 450
+"""As `_SUSPECT_MS`, while data waits for the node: it is suspect after 300 ms, and one sample of the link later."""
 _RECEIPT_MS: Final = 150
 """As `_SUSPECT_MS`, for messages that wait for a receipt: two samples of the link, and the usual time of a receipt."""
 _TOKEN_MS: Final = 500
@@ -275,19 +277,24 @@ class Oracle(HostOracle):
     def _receiver(self) -> Iterable[Violation]:
         """What has a receipt is not lost, and comes twice only if it was received just before a kill.
 
-        No kill of the streamer is an excuse, as the sender keeps what has no receipt. Only the link inside must work.
-        After an outage the endpoint inside has a backlog, which goes over the disk.
+        No kill of the streamer is an excuse, as the sender keeps what has no receipt. An outage inside makes copies.
+        After an outage outside the endpoint inside has a backlog, which goes over the disk.
         """
         if not self._host.config.gives_receipts:
             return
         received = self._world.received
         sent = {id for id, each in self._world.sent.items() if each.flow == "back"}
         reported = self._dead_letters() | self._spooled()
-        lost = len(sent - received.keys() - reported)
+        # Documented: without receipts, an application loses what it had not read when its connection ended.
+        lost_inside = self._host.networks[INSIDE].lost_at_apps
+        missing = sent - received.keys() - reported - lost_inside
+        lost = sum(not self._was_killed_before_suspect(id) for id in missing)
         if lost or self._world.unreceipted:
             yield Violation(
                 "lost after a receipt", f"{lost} messages; {len(self._world.unreceipted)} have no receipt"
             )
+        if f"freeze {INSIDE}" in self._faults:
+            return
         has_outage = not self._faults <= {"kill", "power", "slow disk"}
         recorded_ms = _BACKLOG_MS if has_outage else _RECORDED_MS
         window_ns = (recorded_ms + 2 * self._host.disk.slowest_ms) * NS_PER_MS
@@ -300,6 +307,13 @@ class Oracle(HostOracle):
         early = [id for id in twice if not any(0 <= end - received[id][0] < window_ns for end in ends_ns)]
         if early:
             yield Violation("received twice", f"{len(early)} of {len(twice)} long before a kill")
+
+    def _was_killed_before_suspect(self, id: bytes) -> bool:
+        """Documented: a kill loses what waits for a node inside that the streamer does not suspect yet."""
+        inside = self._host.networks[INSIDE]
+        killed_ns = self._host.killed_at_ns.get(inside.put_by[id]) if id in inside.put_by else None
+        suspect_ns = (_WAITING_MS + 2 * self._host.disk.slowest_ms) * NS_PER_MS
+        return killed_ns is not None and any(0 <= killed_ns - each < suspect_ns for each in inside.full_ns)
 
     def _ids(self) -> Iterable[Violation]:
         """When the clock is right again, so are the times in new ids."""

@@ -123,7 +123,7 @@ class SimLink:
         """True if Zenoh closed the connection because a put had waited too long."""
         self.is_forgotten = False
         """True if Zenoh does not list this connection, and loses what it takes."""
-        self._pumping = False
+        self._pumping = self._is_full = False
 
     # --- towards the router -------------------------------------------------------------------------------------------
 
@@ -157,6 +157,11 @@ class SimLink:
         moved = self.sent.move_to(self.received, self.sizes.receive)
         self._acked += moved
         self.read()
+        if moved or not self.sent.messages:
+            self._is_full = False
+        elif not self._is_full:
+            self._is_full = True
+            self.network.full_ns.append(self._scheduler.now_ns)
         if moved:
             self.pump()
             if self.dead and self.sent.messages:  # the kernel of a gone process still sends

@@ -209,6 +209,8 @@ class SimNetwork:
         """All puts of a streamer: their times, and the bytes of their payloads."""
         self.put_waits: dict[Process, list[tuple[int, int]]] = {}
         """When puts of a streamer waited for room: from, until."""
+        self.full_ns: list[int] = []
+        """When the kernel of the router had no more room for what a streamer sent."""
         self.put_without_subscriber: set[bytes] = set()
         """The messages that a streamer has put although it could know that no subscriber matches."""
         self.lost_at_apps: set[bytes] = set()
