@@ -32,6 +32,7 @@ WINDOW: Final = 64
 
 _STALL_S: Final = 1.0
 _START_S: Final = 30.0
+_TRIES: Final = 3
 
 _CONFIG: Final = CONFIG.replace(
     f"events = [{{{{ id = {wire.EVENT:#06x} }}}}]\n", "methods = [0x0001]\n", 2
@@ -223,6 +224,17 @@ def _run_caller(
     raise ChildError(f"{caller.name}: no output within {_START_S:g} s{caller.log_tail()}")
 
 
+def _run_answered(caller: Child, window: int, seconds: float) -> dict[str, float]:
+    """As `_run_caller`. A run without an answer is repeated, and its calls are lost."""
+    lost = 0
+    for _ in range(_TRIES):
+        found = _run_caller(caller, window, seconds)
+        if found is not None:
+            return {**found, "lost": found["lost"] + lost}
+        lost += window
+    raise ChildError(f"{caller.name}: no answer in {_TRIES} runs{caller.log_tail()}")
+
+
 def _alternate(
     direction: str, rigs: dict[str, tuple[Child, Child]], rounds: int, seconds: float
 ) -> dict[str, Any]:
@@ -230,9 +242,9 @@ def _alternate(
     for _ in range(rounds):
         for name, (forwarder, caller) in rigs.items():
             cpu_ns = forwarder.cpu_ns
-            windowed = _run_caller(caller, WINDOW, seconds) or {}
+            windowed = _run_answered(caller, WINDOW, seconds)
             cpu_us = (forwarder.cpu_ns - cpu_ns) / 1_000 / windowed["answers"]
-            sequential = _run_caller(caller, 1, seconds / 2) or {}
+            sequential = _run_answered(caller, 1, seconds / 2)
             found[name].append(
                 {
                     "calls_per_s": windowed["calls_per_s"],
