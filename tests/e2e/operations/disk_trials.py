@@ -322,6 +322,7 @@ def run_read_only_trial(trial: DiskTrial, disk: SmallDisk) -> None:
         assert trial.try_subscribe(app)
         trial.check_traffic(app, subscribed=True)
         eventually(lambda: trial.statistics()["dead_letters"]["waiting"], 0)
+        eventually(lambda: trial.statistics()["endpoints"]["cloud"]["spool_committed"], 10)
         persisted = trial.statistics()["dead_letters"]["persisted"]
         assert persisted
         disk.fail()
