@@ -268,6 +268,8 @@ def received_together(
         another.register_listener(ANY, sink, held)
     another.open()
     assert len(another._peer_sockets) == 1
+    # Before its first turn the thread reads each datagram of the own socket alone.
+    wait_until(lambda: another.receiving_threads()[0].turns > 0)
     sender.send(another, EVENT)
     assert held.entered.wait(WITHIN_S)
     begin = time.monotonic()
