@@ -27,7 +27,7 @@ RADAR: Final = UUri("sensors.vin1", 0x5001, 1, 0x8001)  # //sensors.vin1/5001/1/
 HZ: Final = 200
 WARM_UP: Final = 200
 LONGEST_WARM_UP: Final = 20
-LONGEST_TAKE_OVER: Final = 15  # s; the lease of Zenoh and more
+LONGEST_TAKE_OVER: Final = 15  # s; more than the lease of Zenoh, 10 s
 
 
 class Traffic:

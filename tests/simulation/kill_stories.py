@@ -5,7 +5,7 @@
 
 prints the violations of each story, and the number of stories without one. With `receipts` the application gives
 receipts, and often stalls, so that its router waits. With `receiver` the streamer is the one that gives receipts. With
-`frozen` its network inside is also frozen around each kill.
+`frozen` the network to which it sends is also frozen shortly before each kill and power cut.
 """
 
 import sys
@@ -75,7 +75,7 @@ def receiver_story(seed: int) -> Story:
 
 
 def frozen_story(seed: int) -> Story:
-    """As `receiver_story`. The network to which it sends is frozen shortly before each of its ends."""
+    """As `receiver_story`. The network inside is frozen at most 3 s before each kill and power cut."""
     story, rng = receiver_story(seed), Random(seed)
     freezes = (
         Step(max(1, each.at_ms - rng.randrange(3_000)), "freeze", (INSIDE, rng.randrange(300, 8_000)))

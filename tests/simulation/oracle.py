@@ -293,7 +293,7 @@ class Oracle(HostOracle):
             yield Violation(
                 "lost after a receipt", f"{lost} messages; {len(self._world.unreceipted)} have no receipt"
             )
-        if f"freeze {INSIDE}" in self._faults:
+        if f"freeze {INSIDE}" in self._faults:  # its copies are not judged
             return
         has_outage = not self._faults <= {"kill", "power", "slow disk"}
         recorded_ms = _BACKLOG_MS if has_outage else _RECORDED_MS
