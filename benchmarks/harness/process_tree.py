@@ -4,8 +4,11 @@
 import contextlib
 import os
 import resource
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
+
+_PROC: Final = Path("/proc")
+_MAX_READS: Final = 100
 
 
 def _stat_fields(pid: int) -> list[str]:
@@ -20,20 +23,28 @@ def _stat_fields(pid: int) -> list[str]:
         return []
 
 
-def _descendants() -> Iterator[tuple[int, list[str]]]:
-    """This process and its descendants."""
-    every = {
-        int(entry.name): _stat_fields(int(entry.name))
-        for entry in Path("/proc").iterdir()
-        if entry.name.isdigit()
-    }
-    parents = {pid: int(fields[1]) for pid, fields in every.items() if fields}
+def _descendants() -> list[tuple[int, list[str]]]:
+    """This process and its descendants, as if read at one moment: a parent has the CPU time of children that ended."""
+    for _ in range(_MAX_READS):
+        every = {
+            int(each.name): _stat_fields(int(each.name)) for each in _PROC.iterdir() if each.name.isdigit()
+        }
+        found = _tree_of(os.getpid(), {pid: fields for pid, fields in every.items() if fields})
+        if all(every.values()) and all((_PROC / str(pid)).exists() for pid, _ in found):
+            return found
+    raise RuntimeError(f"processes ended during each of {_MAX_READS} reads of {_PROC}")
+
+
+def _tree_of(root: int, every: dict[int, list[str]]) -> list[tuple[int, list[str]]]:
+    parents = {pid: int(fields[1]) for pid, fields in every.items()}
+    found = []
     for pid, fields in every.items():
         above = pid
-        while above in parents and above != os.getpid():
+        while above in parents and above != root:
             above = parents[above]
-        if above == os.getpid() and fields:
-            yield pid, fields
+        if above == root:
+            found.append((pid, fields))
+    return found
 
 
 def cpu_s() -> float:

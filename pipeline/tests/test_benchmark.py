@@ -77,6 +77,28 @@ def test_a_tree_of_processes_is_measured_as_one() -> None:
     assert process_tree.peak_mb() > 20
     subprocess.run([sys.executable, "-c", "x = bytes(100_000_000)"], check=True)
     assert process_tree.exited_peak_mb() > 100
+
+
+def test_the_cpu_time_of_a_process_that_ends_during_the_read_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    burn = "sum(range(10_000_000)); print(flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", burn], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout
+        assert child.stdout.readline()
+        before = process_tree.cpu_s()
+        read = process_tree._stat_fields
+
+        def read_after_its_end(pid: int) -> list[str]:
+            if pid == child.pid:
+                child.communicate(b"\n")
+            return read(pid)
+
+        monkeypatch.setattr(process_tree, "_stat_fields", read_after_its_end)
+        assert process_tree.cpu_s() >= before
+
+
+def test_the_fleet_of_a_large_benchmark_has_twenty_vehicles() -> None:
     assert fleet_of(10_000_000).vehicles == 20
 
 
