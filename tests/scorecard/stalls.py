@@ -5,7 +5,7 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
-from tests.e2e.delivery.test_isolation import QUICK, ZENOHS_OWN, measure
+from tests.e2e.delivery.test_isolation import BY_DEFAULT, QUICK, measure
 
 ROUNDS: Final = 3
 LONG_S: Final = 10
@@ -17,7 +17,7 @@ def test_a_stalled_receiver_delays_no_other_endpoint(tmp_path: Path, trials: int
     for number in range(ROUNDS):
         directory = tmp_path / str(number)
         directory.mkdir()
-        patience = ZENOHS_OWN if trials >= LONG_S else QUICK
+        patience = BY_DEFAULT if trials >= LONG_S else QUICK
         rounds.append(measure(directory, patience, calm_s=trials / 2, stall_s=float(trials)))
     ratio = median(each.separate.ratio for each in rounds)
     added = median(each.separate.stall_worst - each.separate.calm_p99 for each in rounds)

@@ -15,7 +15,7 @@ from typing import Final
 
 from tests.simulation.host import INSIDE, OUTSIDE, HostConfig
 from tests.simulation.seeds import with_fixed_hashes
-from tests.simulation.story import DEFAULT_SIZES, SMALL_SIZES, Step, Story, run
+from tests.simulation.story import DEFAULT_SIZES, SMALL_SIZES, Step, Story, put_wait_ms, run
 
 _CONFIG: Final = HostConfig(durable=True, max_age_ms=600_000)
 
@@ -44,7 +44,9 @@ def kill_story(seed: int) -> Story:
     if rng.random() < 0.2:
         slow = rng.choice((20, 100)), rng.randrange(500, 5_000)
         steps.append(Step(rng.randrange(500, 6_000), "slow disk", slow))
-    return Story(seed, tuple(steps), _CONFIG, rng.choice((DEFAULT_SIZES, SMALL_SIZES)))
+    return Story(
+        seed, tuple(steps), _CONFIG, rng.choice((DEFAULT_SIZES, SMALL_SIZES)), put_wait_ms=put_wait_ms(seed)
+    )
 
 
 def with_receipts(story: Story) -> Story:
@@ -71,7 +73,9 @@ def receiver_story(seed: int) -> Story:
     if rng.random() < 0.3:
         steps.append(Step(rng.randrange(500, 6_000), "slow disk", (100, rng.randrange(500, 5_000))))
     config = _CONFIG._replace(receipts=True, gives_receipts=True)
-    return Story(seed, tuple(steps), config, rng.choice((DEFAULT_SIZES, SMALL_SIZES)))
+    return Story(
+        seed, tuple(steps), config, rng.choice((DEFAULT_SIZES, SMALL_SIZES)), put_wait_ms=put_wait_ms(seed)
+    )
 
 
 def frozen_story(seed: int) -> Story:

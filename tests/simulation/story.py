@@ -49,6 +49,8 @@ class Story(NamedTuple):
     interrupt_every: int = 0
     has_backend: bool = False
     """Whether two applications outside receive the shared flows."""
+    put_wait_ms: int = 5_000
+    """How long a put of the streamer waits for room."""
 
     def __str__(self) -> str:
         head = f"seed {self.seed}: {self.config}, {self.sizes}, commits of {self.commit_ms} ms"
@@ -56,6 +58,8 @@ class Story(NamedTuple):
             head += f", interrupt_every={self.interrupt_every}"
         if self.has_backend:
             head += ", with a backend"
+        if self.put_wait_ms != 5_000:
+            head += f", puts wait for {self.put_wait_ms} ms"
         return "\n".join((head, *map(str, self.steps)))
 
 
@@ -230,7 +234,13 @@ def _draw_story(seed: int) -> Story:
         rng.choice((DEFAULT_SIZES, DEFAULT_SIZES, LinkSizes(16_000, 64_000, 32_000), SMALL_SIZES)),
         commit_ms=rng.choice((1, 8, 40)),
         interrupt_every=rng.choice((0, 7, 50)),
+        put_wait_ms=put_wait_ms(seed),
     )
+
+
+def put_wait_ms(seed: int) -> int:
+    """As long as without a file, or longer. From a generator of its own: other draws stay as they are."""
+    return Random(f"put waits of {seed}").choice((5_000, 15_000))
 
 
 # --- a run ------------------------------------------------------------------------------------------------------------
@@ -241,7 +251,10 @@ class _ZenohActor(Actor):
 
     def __init__(self, story: Story, scheduler: Scheduler) -> None:
         super().__init__(scheduler)
-        self.networks = {name: SimNetwork(scheduler, name, story.sizes) for name in (INSIDE, OUTSIDE)}
+        self.networks = {
+            name: SimNetwork(scheduler, name, story.sizes, story.put_wait_ms * NS_PER_MS)
+            for name in (INSIDE, OUTSIDE)
+        }
         self.disk = SimDisk(scheduler, story.commit_ms)
         self.host = SimHost(scheduler, self.networks, self.disk, story.config)
         self.world = World(

@@ -6,7 +6,8 @@
 Measured behaviour of Zenoh 1.10 that the model has (docs/decisions/0011-zenoh-retransmit.md):
 
 * A link that is dead takes messages and loses them, until Zenoh reports its end up to 2.5 s later.
-* A put that has no room waits; after 5 s Zenoh closes the link and loses what waits.
+* A put that has no room waits; after 5 s Zenoh closes the link and loses what waits. The file of an endpoint may set
+  another time: in half of the random stories 15 s.
 * A silent router is lost after the lease of 10 s. Its kernel acknowledges bytes while its buffer has room.
 * After such a put, Zenoh sometimes forgets the next connection: it stays open, takes messages and loses them.
 """

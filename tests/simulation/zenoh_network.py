@@ -180,10 +180,14 @@ class SimApp:
 class SimNetwork:
     """One router. `is_running` false: frozen or down. `is_cut`: the cable to the streamer is cut."""
 
-    def __init__(self, scheduler: Scheduler, name: str, sizes: LinkSizes) -> None:
+    def __init__(
+        self, scheduler: Scheduler, name: str, sizes: LinkSizes, put_wait_ns: int = PUT_WAIT_NS
+    ) -> None:
+        """`put_wait_ns`: how long a put of a streamer waits for room."""
         self.scheduler = scheduler
         self.name = name
         self.sizes = sizes
+        self.put_wait_ns = put_wait_ns
         seed = scheduler.rng.getrandbits(64)
         self.rng = Random(seed)
         # Of their own: other stories stay as they are.

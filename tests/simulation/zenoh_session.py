@@ -341,7 +341,7 @@ class SimSession:
         self.scheduler.spend(_PUT_NS)
         self.network.on_put(message, self.process)
         link, begin_ns = self.link, self.scheduler.now_ns
-        deadline_ns = begin_ns + (_DROP_WAIT_NS if drops else PUT_WAIT_NS)
+        deadline_ns = begin_ns + (_DROP_WAIT_NS if drops else self.network.put_wait_ns)
         while link is not None and not link.dead and not link.has_room:
             wake = partial(self.scheduler.make_ready, self.scheduler.current)
             link.on_room.append(wake)
@@ -352,7 +352,7 @@ class SimSession:
                     link.on_room.remove(wake)
                 self.network.note(f"{self.name} dropped puts without room")
                 return
-            link.close_here("a put waited 5 s")
+            link.close_here("a put waited too long")
         self.network.on_put_end(begin_ns, self.process)
         if link is None or link.dead:
             self.network.note(f"{self.name} took messages without a working link, and lost them")

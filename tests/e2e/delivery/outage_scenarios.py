@@ -71,6 +71,13 @@ max_age_ms = 600_000
 """
 
 
+_PATIENT: Final = """\
+{
+  transport: { link: { tx: { queue: { congestion_control: { block: { wait_before_close: 15000000 } } } } } },
+}
+"""
+
+
 class OutageOutcome(NamedTuple):
     """Messages that the ECU sent, messages that the subscribers received in order, the final ledger, and counters."""
 
@@ -205,8 +212,8 @@ class OutageScenario:
     ) -> None:
         self._subscribers.append(self.start_process("client", port or self.ports.backbone, prefix, host))
 
-    def start_router(self) -> ZenohProcess:
-        return self.start_process("router", self.ports.backbone)
+    def start_router(self, mode: str = "router") -> ZenohProcess:
+        return self.start_process(mode, self.ports.backbone)
 
     def wait_received(self, number: int) -> None:
         self._subscribers[-1].wait_received(number)
@@ -249,7 +256,8 @@ class OutageScenario:
                     start_outage()
                     pause.wait(seconds)
                     end_outage()
-                    self._subscribers[-1].wait_received(metronome.beats + hz)
+                    # A stop within a second after the end may report too much (docs/delivery/outages.md).
+                    self._subscribers[-1].wait_received(metronome.beats + 2 * hz)
                 sent = metronome.beats
                 self._subscribers[-1].wait_received(sent - 1)
             process.stop()
@@ -302,7 +310,8 @@ def packets_dropped(directory: Path, seconds: float, retransmit_ms: int) -> Outa
 def router_stalled(directory: Path, seconds: float, retransmit_ms: int) -> OutageOutcome:
     """A router that restarts after an outage stops for longer than a put waits, before it has all messages.
 
-    With small buffers in a namespace, if possible: otherwise the kernel may buffer all of them.
+    Its puts and those of the streamer wait longer (docs/delivery.md, Not promised). With small buffers in a namespace,
+    if possible: otherwise the kernel may buffer all messages.
     """
     if unsupported_reason():
         return _stalled(directory, seconds, retransmit_ms)
@@ -334,11 +343,14 @@ def _cable_cut(directory: Path, seconds: float, retransmit_ms: int) -> OutageOut
 
 def _stalled(directory: Path, seconds: float, retransmit_ms: int) -> OutageOutcome:
     with ExitStack() as stack:
-        scene = OutageScenario(directory, stack, "connect", retransmit_ms)
+        scene = OutageScenario(
+            directory, stack, "connect", retransmit_ms, settings='config = "patient.json5"\nscouting = false'
+        )
+        (directory / "patient.json5").write_text(_PATIENT, encoding="utf-8")
         first = scene.start_router()
 
         def end() -> None:
-            second = scene.start_router()
+            second = scene.start_router("patient-router")
             scene.wait_received(int(seconds * HZ / 3))
             second.freeze()
             Event().wait(STALL_S)

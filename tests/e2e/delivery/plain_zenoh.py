@@ -94,7 +94,7 @@ def _run_publisher(seconds: float, wait_us: str | None) -> None:
         config.insert_json5(_WAIT, wait_us)
     session = zenoh.open(config)
     publisher = session.declare_publisher(
-        "up/a/b/c/d/e/{}/{}/{}/{}/{}", congestion_control=zenoh.CongestionControl.BLOCK
+        "up/a/b/c/1/e/{}/{}/{}/{}/{}", congestion_control=zenoh.CongestionControl.BLOCK
     )
     eventually(lambda: publisher.matching_status.matching, True)  # type: ignore[attr-defined]
     pause = Event()

@@ -86,7 +86,9 @@ class Patience(NamedTuple):
     lease_ms: int
 
 
-ZENOHS_OWN: Final = Patience(5_000_000, 10_000)
+BY_DEFAULT: Final = Patience(5_000_000, 10_000)
+PATIENT: Final = Patience(15_000_000, 10_000)
+"""The lease ends the link, and the link is closed on a writing thread of Zenoh."""
 QUICK: Final = Patience(1_500_000, 2_000)
 
 
@@ -271,12 +273,15 @@ def test_a_stopped_receiver_delays_no_receiver_of_another_endpoint(tmp_path: Pat
 
 
 @pytest.mark.soak
-def test_a_stall_of_15_s_keeps_the_p99_of_other_endpoints_within_1_5_times(tmp_path: Path) -> None:
+@pytest.mark.parametrize("patience", [BY_DEFAULT, PATIENT], ids=["by default", "patient"])
+def test_a_stall_of_15_s_keeps_the_p99_of_other_endpoints_within_1_5_times(
+    tmp_path: Path, patience: Patience
+) -> None:
     rounds = []
     for number in range(3):
         directory = tmp_path / str(number)
         directory.mkdir()
-        rounds.append(measure(directory, ZENOHS_OWN, calm_s=15.0, stall_s=15.0))
+        rounds.append(measure(directory, patience, calm_s=15.0, stall_s=15.0))
         print(rounds[-1])
     assert min(found.shared.ratio for found in rounds) > 20, "the stall did not delay the control"
     assert sum(found.separate.lost for found in rounds) == 0

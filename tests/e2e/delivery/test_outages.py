@@ -91,14 +91,13 @@ def test_an_outage_longer_than_the_lease_loses_nothing_and_keeps_the_order(
     assert_at_least_once(name, outages[name])
 
 
-@pytest.mark.soak  # not in all cases: see docs/delivery.md, What is not promised
+@pytest.mark.soak
 def test_a_router_that_stops_during_the_replay_of_queued_messages_loses_nothing(tmp_path: Path) -> None:
-    """Zenoh closes the link and reports it seconds later. Some of the messages in flight arrive twice."""
+    """It stops for longer than a put waits by Zenoh's default."""
     stalled = router_stalled(tmp_path / "stalled", 30, REPLAY_MS)
     assert_ledger_balanced(stalled.ledger)
     assert stalled.lost == [], stalled
     assert stalled.first_received == sorted(stalled.first_received), stalled
-    assert stalled.retransmitted, stalled
 
 
 def test_without_a_replay_window_messages_in_a_dying_link_are_lost(

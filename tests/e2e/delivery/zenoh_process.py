@@ -3,6 +3,7 @@
 
     python -m tests.e2e.delivery.zenoh_process client PORT [HOST]    writes the payload of each event as a line
     python -m tests.e2e.delivery.zenoh_process router PORT [HOST]
+    python -m tests.e2e.delivery.zenoh_process patient-router PORT [HOST]    its puts wait longer than by default
 
 The first line is READY.
 """
@@ -18,7 +19,8 @@ from tests.e2e.rigs.entities import wait_declared
 
 
 def main() -> None:
-    mode, port, *rest = sys.argv[1:]
+    role, port, *rest = sys.argv[1:]
+    mode = role.removeprefix("patient-")
     host = rest[0] if rest else "127.0.0.1"
     config = zenoh.Config()
     config.insert_json5("mode", json.dumps(mode))
@@ -28,6 +30,8 @@ def main() -> None:
     config.insert_json5("scouting/delay", "0")
     # A client that starts without its network keeps trying.
     config.insert_json5("connect/timeout_ms", "-1")
+    if mode != role:
+        config.insert_json5("transport/link/tx/queue/congestion_control/block/wait_before_close", "15000000")
     session = zenoh.open(config)
     if mode == "client":
         # Direct: what waits in the queue of an indirect callback is lost if the process is killed.
