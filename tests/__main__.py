@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m tests [ARGUMENTS OF PYTEST]`: every test, in 6 minutes on two quiet cores.
+"""`python -m tests [ARGUMENTS OF PYTEST]`: every test, in 7 minutes on two quiet cores.
 
 Tests that measure time run first, alone. Then three suites run that start whole processes; those wait for each other
 three quarters of the time. All other tests run next to them in four suites with a lower priority. Named paths
@@ -30,16 +30,18 @@ def _ignoring(*places: str) -> tuple[str, ...]:
 BENCHMARKS: Final = "tests/benchmarks"
 STALLED_CLIENTS: Final = f"{BENCHMARKS}/test_wamp.py"
 (DEMO,) = _e2e_files("operations/demo")
-TIMED_E2E: Final = _e2e_files(
-    "conformance/kit", "discovery/hostile_ecus", "delivery/isolation", "subscriptions/rates"
-)
-TIMING_SENSITIVE: Final = (STALLED_CLIENTS, DEMO, *TIMED_E2E)
+(RATES,) = _e2e_files("subscriptions/rates")
+TIMED_E2E: Final = _e2e_files("conformance/kit", "discovery/hostile_ecus", "delivery/isolation")
+TIMING_SENSITIVE: Final = (STALLED_CLIENTS, DEMO, RATES, *TIMED_E2E)
 """Each test repeats a measurement that the machine disturbed.
 
 Next to two busy processes with the priority `NICE`, on the same two cores, no measurement had to be repeated.
 """
-MULTI_STREAMER: Final = (f"{E2E}/multi_streamer",)
+MULTI_STREAMER: Final = f"{E2E}/multi_streamer"
 """Several streamers at a time."""
+SUBSCRIPTIONS: Final = f"{E2E}/subscriptions"
+KIT_RUNS: Final = _e2e_files("conformance/kit_runs")
+"""They take 50 s."""
 CLOCK_STEPS: Final = _e2e_files("operations/clock_steps")
 """They wait for 40 s."""
 FULL_DISK: Final = _e2e_files("operations/full_disk")
@@ -58,8 +60,8 @@ WITH_TRANSPORTS: Final = (f"{PLUGINS}/mqtt", "tests/testing", "tests/docs", "tes
 """They make the suite of transports as long as the others."""
 
 WAITING_SUITES: Final = (
-    (*MULTI_STREAMER, *CLOCK_STEPS, *FULL_DISK),
-    (E2E, VEHICLE, *_ignoring(*TIMED_E2E, *MULTI_STREAMER, OPERATIONS)),
+    (MULTI_STREAMER, SUBSCRIPTIONS, *KIT_RUNS, *CLOCK_STEPS, *FULL_DISK, *_ignoring(RATES)),
+    (E2E, VEHICLE, *_ignoring(*TIMED_E2E, MULTI_STREAMER, SUBSCRIPTIONS, *KIT_RUNS, OPERATIONS)),
     (*COMMANDS, *_ignoring(STALLED_CLIENTS, DEMO, *CLOCK_STEPS, *FULL_DISK, VEHICLE)),
 )
 """Whole processes, which wait for each other three quarters of the time. Each suite takes as long as the others."""

@@ -24,10 +24,12 @@ from tests.__main__ import (
     CPU_BOUND_SUITES,
     E2E,
     FULL_DISK,
+    KIT_RUNS,
     LARGEST_SUITES,
     MULTI_STREAMER,
     NICE,
     STAGES,
+    SUBSCRIPTIONS,
     TIMING_SENSITIVE,
     TRANSPORTS,
     VEHICLE,
@@ -257,7 +259,7 @@ def test_every_folder_of_tests_is_run_once() -> None:
     left_out = [each.removeprefix("--ignore=") for each in places if each.startswith("--ignore")]
     # A place that one suite ignores is a place of its own in another suite.
     known = [
-        *(*TIMING_SENSITIVE, *MULTI_STREAMER, *CLOCK_STEPS, *FULL_DISK, VEHICLE),
+        *(*TIMING_SENSITIVE, MULTI_STREAMER, SUBSCRIPTIONS, *KIT_RUNS, *CLOCK_STEPS, *FULL_DISK, VEHICLE),
         *(*COMMANDS, *LARGEST_SUITES, TRANSPORTS, *WITH_TRANSPORTS, E2E),
     ]
     assert sorted(left_out) == sorted(known)

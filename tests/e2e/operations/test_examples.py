@@ -59,7 +59,8 @@ def test_make_runs_the_named_example(arguments: tuple[str, ...], name: str) -> N
     shown = subprocess.run(
         ["make", "--no-print-directory", "-n", "example", *arguments],
         cwd=REPO,
-        env=os.environ | {"NAME": "workshop"},
+        env={key: value for key, value in os.environ.items() if key not in ("ARGS", "MAKEFLAGS")}
+        | {"NAME": "workshop"},
         capture_output=True,
         text=True,
         check=True,
