@@ -36,6 +36,8 @@ MAX_READ_UNWRITTEN: Final = 10
 """Events that Zenoh in a killed subscriber has read, and that its callback has not written yet: 50 ms of traffic. To
 the streamer they have arrived.
 """
+MAX_LOST_IN_KILL: Final = MAX_READ_UNWRITTEN + HZ // 20
+"""These, and what the kernel of a frozen subscriber takes in 50 ms, until it is killed."""
 _OVERHEAD_S: Final = 90.0  # maximum time of an outage test in addition to the outage
 
 _CONFIG: Final = """\

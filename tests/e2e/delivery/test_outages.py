@@ -16,7 +16,7 @@ from tests.e2e.delivery.outage_scenarios import (
     DETECTION_S,
     HZ,
     LEASE_S,
-    MAX_READ_UNWRITTEN,
+    MAX_LOST_IN_KILL,
     Outage,
     OutageOutcome,
     acknowledged_and_lost,
@@ -77,7 +77,7 @@ def assert_at_least_once(name: str, outcome: OutageOutcome) -> None:
     assert_ledger_balanced(ledger)
     ended = ledger["dead_lettered"] + ledger["expired"]
     if name == "subscriber killed":
-        ended += min(len(outcome.lost), MAX_READ_UNWRITTEN)
+        ended += min(len(outcome.lost), MAX_LOST_IN_KILL)
     assert len(outcome.lost) <= ended, outcome
     assert len(outcome.first_received) + ended >= outcome.sent, outcome
     assert outcome.duplicates < 3 * HZ, outcome
