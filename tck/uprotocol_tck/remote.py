@@ -28,7 +28,7 @@ class RemoteCall(NamedTuple):
     dialect: Dialect
     wanted: Subscription
     """The topic, and for Subscribe the expiration and the period."""
-    reply: Callable[[Received, bytes, Code | None], object]
+    answer_all: "Callable[[RemoteCall, State, Code | None], object]"
 
     @property
     def is_subscribe(self) -> bool:
@@ -36,12 +36,12 @@ class RemoteCall(NamedTuple):
         return sink is not None and sink.resource == self.dialect.methods.subscribe
 
     def answer(self, state: State = State.SUBSCRIBED) -> None:
-        """A successful Response. That of Unsubscribe is empty."""
-        subscribed = self.dialect.encode_subscribed(self.wanted.topic, state)
-        self.reply(self.received, subscribed if self.is_subscribe else b"", None)
+        """A successful Response, also to each repeat. That of Unsubscribe is empty."""
+        self.answer_all(self, state, None)
 
     def fail(self, code: Code) -> None:
-        self.reply(self.received, b"", code)
+        """A Response with an error, also to each repeat; after DEADLINE_EXCEEDED only to this call."""
+        self.answer_all(self, State.UNSUBSCRIBED, code)
 
 
 class RemoteUsubscription:
@@ -56,9 +56,12 @@ class RemoteUsubscription:
         self._is_foreign = is_foreign
         self._calls: list[RemoteCall] = []
         self._held: set[Uri] = set()
+        # By topic, and whether it is for Subscribe. A subject repeats a call when a node joins: that of another run.
+        self._answers: dict[tuple[Uri, bool], tuple[State, Code | None]] = {}
         self._changed = threading.Condition()
         self._queue: SimpleQueue[Received | None] = SimpleQueue()
         self._undeclare: Callable[[], object] = lambda: None
+        self._is_closed = False
         self.listen()
         self._thread = threading.Thread(target=self._serve, name="remote uSubscription", daemon=True)
         self._thread.start()
@@ -69,8 +72,10 @@ class RemoteUsubscription:
         self._undeclare = self.network.listen(ANYTHING, pattern, _Queued(self._queue, self.network.stop))
 
     def close(self) -> None:
+        """Answer no further call. A thread inside Zenoh at the end of Python would abort the process."""
+        self._is_closed = True
         self._queue.put(None)
-        self._thread.join(1)
+        self._thread.join(self.network.deadline_s)
 
     def hold(self, topic: Uri) -> None:
         """Leave the calls about a topic to the case."""
@@ -83,7 +88,7 @@ class RemoteUsubscription:
             self._held.discard(topic)
             held = self.calls(topic)
         for each in held:
-            each.answer()
+            self._respond(each, State.SUBSCRIBED)
 
     def calls(self, topic: Uri, *, subscribe: bool | None = None) -> list[RemoteCall]:
         """The calls about a topic so far."""
@@ -110,17 +115,29 @@ class RemoteUsubscription:
             return found[count - 1]
 
     def _serve(self) -> None:
-        while (received := self._queue.get()) is not None:
+        while (received := self._queue.get()) is not None and not self._is_closed:
             call = self._read(received)
             if call is None or self._is_foreign(call.wanted.topic):
                 continue
             with self._changed:
                 self._calls.append(call)
-                is_held = call.wanted.topic in self._held
+                answer = self._answers.get((call.wanted.topic, call.is_subscribe))
+                if call.wanted.topic not in self._held:
+                    answer = (State.SUBSCRIBED, None)
                 self._changed.notify_all()
-            if not is_held:
+            if answer:
                 with suppress(zenoh.ZError):  # its network is away, so the subject calls again
-                    call.answer()
+                    self._respond(call, *answer)
+
+    def _answer_all(self, call: RemoteCall, state: State, code: Code | None) -> None:
+        """Answer a held call, and its repeats: those so far and later ones."""
+        topic, is_subscribe = call.wanted.topic, call.is_subscribe
+        with self._changed:
+            same = self.calls(topic, subscribe=is_subscribe)
+            if code is not Code.DEADLINE_EXCEEDED:  # the case waits for the repeat after it
+                self._answers[topic, is_subscribe] = (state, code)
+        for each in same[same.index(call) :]:
+            self._respond(each, state, code)
 
     def _read(self, received: Received) -> RemoteCall | None:
         """The call; None for what is no Subscribe and no Unsubscribe."""
@@ -139,12 +156,14 @@ class RemoteUsubscription:
             wanted = dialect.read_request(received.payload)
         except MalformedProtobuf:
             return None
-        return RemoteCall(received, dialect, wanted, self._reply)
+        return RemoteCall(received, dialect, wanted, self._answer_all)
 
-    def _reply(self, request: Received, payload: bytes, code: Code | None) -> None:
-        sink = request.head.sink
+    def _respond(self, call: RemoteCall, state: State, code: Code | None = None) -> None:
+        sink = call.received.head.sink
         assert sink is not None
-        Entity.respond(_Responder(self.network, sink.at(0)), request, payload, commstatus=code)
+        has_state = call.is_subscribe and code is None
+        payload = call.dialect.encode_subscribed(call.wanted.topic, state) if has_state else b""
+        Entity.respond(_Responder(self.network, sink.at(0)), call.received, payload, commstatus=code)
 
 
 class _Responder(Entity):
