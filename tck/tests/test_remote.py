@@ -41,7 +41,7 @@ class Subject:
 
 @pytest.fixture
 def subject() -> Iterator[Subject]:
-    """Two sessions at one node of Zenoh, which stands for the network."""
+    """A subject and the uSubscription that it calls, connected through one node of Zenoh."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         locator = f"tcp/127.0.0.1:{free.getsockname()[1]}"
     config = zenoh.Config()
@@ -74,7 +74,7 @@ def test_repeats_of_a_failed_call_fail(subject: Subject) -> None:
     assert {each.code for each in heads} == {Code.PERMISSION_DENIED}
 
 
-def test_after_an_expired_call_its_repeat_is_the_next_one_of_the_case(subject: Subject) -> None:
+def test_the_case_answers_the_repeat_of_an_expired_call(subject: Subject) -> None:
     first = subject.subscribe()
     subject.remote.wait_call(TOPIC, subscribe=True).fail(Code.DEADLINE_EXCEEDED)
     second = subject.subscribe()

@@ -28,7 +28,7 @@ class RemoteCall(NamedTuple):
     dialect: Dialect
     wanted: Subscription
     """The topic, and for Subscribe the expiration and the period."""
-    answer_all: "Callable[[RemoteCall, State, Code | None], object]"
+    respond_with_repeats: "Callable[[RemoteCall, State, Code | None], object]"
 
     @property
     def is_subscribe(self) -> bool:
@@ -36,12 +36,15 @@ class RemoteCall(NamedTuple):
         return sink is not None and sink.resource == self.dialect.methods.subscribe
 
     def answer(self, state: State = State.SUBSCRIBED) -> None:
-        """A successful Response, also to each repeat. That of Unsubscribe is empty."""
-        self.answer_all(self, state, None)
+        """A successful Response, also to each repeat so far and later. That of Unsubscribe is empty."""
+        self.respond_with_repeats(self, state, None)
 
     def fail(self, code: Code) -> None:
-        """A Response with an error, also to each repeat; after DEADLINE_EXCEEDED only to this call."""
-        self.answer_all(self, State.UNSUBSCRIBED, code)
+        """A Response with an error, also to each repeat so far.
+
+        Later repeats get it too, except after DEADLINE_EXCEEDED: the case answers those.
+        """
+        self.respond_with_repeats(self, State.UNSUBSCRIBED, code)
 
 
 class RemoteUsubscription:
@@ -56,8 +59,8 @@ class RemoteUsubscription:
         self._is_foreign = is_foreign
         self._calls: list[RemoteCall] = []
         self._held: set[Uri] = set()
-        # By topic, and whether it is for Subscribe. A subject repeats a call when a node joins: that of another run.
-        self._answers: dict[tuple[Uri, bool], tuple[State, Code | None]] = {}
+        # By topic, and whether the call is a Subscribe. A subject repeats its calls when the node of another run joins.
+        self._answers_of_repeats: dict[tuple[Uri, bool], tuple[State, Code | None]] = {}
         self._changed = threading.Condition()
         self._queue: SimpleQueue[Received | None] = SimpleQueue()
         self._undeclare: Callable[[], object] = lambda: None
@@ -72,7 +75,7 @@ class RemoteUsubscription:
         self._undeclare = self.network.listen(ANYTHING, pattern, _Queued(self._queue, self.network.stop))
 
     def close(self) -> None:
-        """Answer no further call. A thread inside Zenoh at the end of Python would abort the process."""
+        """Answer no further call, and wait for the thread: Python aborts if it ends while one is inside Zenoh."""
         self._is_closed = True
         self._queue.put(None)
         self._thread.join(self.network.deadline_s)
@@ -81,6 +84,8 @@ class RemoteUsubscription:
         """Leave the calls about a topic to the case."""
         with self._changed:
             self._held.add(topic)
+            for is_subscribe in (True, False):
+                self._answers_of_repeats.pop((topic, is_subscribe), None)
 
     def release(self, topic: Uri) -> None:
         """Grant the calls about a topic that was held, those so far and later ones."""
@@ -121,7 +126,7 @@ class RemoteUsubscription:
                 continue
             with self._changed:
                 self._calls.append(call)
-                answer = self._answers.get((call.wanted.topic, call.is_subscribe))
+                answer = self._answers_of_repeats.get((call.wanted.topic, call.is_subscribe))
                 if call.wanted.topic not in self._held:
                     answer = (State.SUBSCRIBED, None)
                 self._changed.notify_all()
@@ -129,13 +134,13 @@ class RemoteUsubscription:
                 with suppress(zenoh.ZError):  # its network is away, so the subject calls again
                     self._respond(call, *answer)
 
-    def _answer_all(self, call: RemoteCall, state: State, code: Code | None) -> None:
+    def _respond_with_repeats(self, call: RemoteCall, state: State, code: Code | None) -> None:
         """Answer a held call, and its repeats: those so far and later ones."""
         topic, is_subscribe = call.wanted.topic, call.is_subscribe
         with self._changed:
             same = self.calls(topic, subscribe=is_subscribe)
             if code is not Code.DEADLINE_EXCEEDED:  # the case waits for the repeat after it
-                self._answers[topic, is_subscribe] = (state, code)
+                self._answers_of_repeats[topic, is_subscribe] = (state, code)
         for each in same[same.index(call) :]:
             self._respond(each, state, code)
 
@@ -156,7 +161,7 @@ class RemoteUsubscription:
             wanted = dialect.read_request(received.payload)
         except MalformedProtobuf:
             return None
-        return RemoteCall(received, dialect, wanted, self._answer_all)
+        return RemoteCall(received, dialect, wanted, self._respond_with_repeats)
 
     def _respond(self, call: RemoteCall, state: State, code: Code | None = None) -> None:
         sink = call.received.head.sink
