@@ -210,6 +210,35 @@ def test_link_up_repeats_every_call_of_its_peer() -> None:
     assert peers.at_peer == {entry.key: 10}
 
 
+def test_a_node_that_connects_again_and_again_does_not_supersede_every_call() -> None:
+    """Each answer comes 5 ms after its call, and a link comes up each ms, for ten seconds."""
+    peers, entry = make_entry(opposite_supersedes=True)
+    for ms in range(10_000):
+        peers.now_ms = ms
+        peers.set_link("peer0", up=False)
+        peers.set_link("peer0", up=True)
+        peers.send_due()
+        if ms % 5 == 4:
+            peers.answer(-1, "granted")
+    assert entry.acknowledged == 10
+    assert peers.calls_made == 1 + 16 + 9, "a burst, and one repeat for each second"
+
+
+def test_a_late_repeat_is_due_although_nothing_else_happens() -> None:
+    peers, entry = make_entry(opposite_supersedes=True)
+    for _ in range(17):
+        peers.set_link("peer0", up=False)
+        peers.set_link("peer0", up=True)
+        peers.send_due()
+    peers.answer(-1, "granted")
+    assert entry.confirmed
+    assert peers.reconciler.next_due_ns() == 1_000 * MS
+    peers.now_ms = 1_000
+    peers.at_peer.clear()
+    peers.send_due()
+    assert peers.at_peer == {entry.key: 10}
+
+
 def test_no_more_calls_are_in_flight_to_a_peer_than_its_limit() -> None:
     peers = SimulatedPeers(opposite_supersedes=False)
     for number in range(MAX_IN_FLIGHT + 1):

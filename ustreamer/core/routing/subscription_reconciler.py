@@ -5,7 +5,8 @@ In: desired values by key, answers, link changes, the monotonic time, jitter. Ou
 owner encodes and sends the call, decodes the answer and reports the outcome.
 
 The retry policy: one call per key at a time; a value that changes during a call is requested after its answer; a failed
-call is repeated after a pause that doubles; a link that comes up repeats every call of its peer at once.
+call is repeated after a pause that doubles; a link that comes up repeats every call of its peer at once, within a limit:
+else a node that connects again and again would supersede each call before its answer.
 """
 
 from collections import OrderedDict
@@ -23,6 +24,7 @@ V = TypeVar("V")
 C = TypeVar("C", bound=Hashable)
 
 _NS_PER_MS: Final = 1_000_000
+_NEVER_NS: Final = 1 << 62
 _LINK_UP: Final = LinkState(up=True, up_count=0)
 
 
@@ -31,7 +33,8 @@ class ReconcilerPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     `opposite_supersedes`: a Subscribe abandons a pending Unsubscribe and is sent at once, and the other way round.
     Without this option a call waits for the answer to the one before. `suspicion_burst` suspicions of an entry may
-    cause calls in a row; later ones cause one call per `suspicion_interval_ms`.
+    cause calls in a row; later ones cause one call per `suspicion_interval_ms`. `link_burst` and `link_interval_ms`
+    limit in the same way how often a link that comes up repeats all calls of its peer.
     """
 
     call_timeout_ms: int
@@ -41,6 +44,24 @@ class ReconcilerPolicy(msgspec.Struct, frozen=True, kw_only=True):
     opposite_supersedes: bool = False
     suspicion_burst: int = 16
     suspicion_interval_ms: int = 10_000
+    link_burst: int = 16
+    link_interval_ms: int = 1_000
+
+
+class _Limit:
+    """A burst of events, then one per interval."""
+
+    __slots__ = ("_allowed_ns",)
+
+    def __init__(self) -> None:
+        self._allowed_ns = 0
+
+    def delay_ns(self, now_ns: int, burst: int, interval_ms: int) -> int:
+        """Count one more event; the time before it is allowed."""
+        interval_ns = interval_ms * _NS_PER_MS
+        allowed_ns = max(self._allowed_ns, now_ns)
+        self._allowed_ns = allowed_ns + interval_ns
+        return max(0, allowed_ns - now_ns - (burst - 1) * interval_ns)
 
 
 class SubscriptionEntry(Generic[K, V, C]):
@@ -58,7 +79,7 @@ class SubscriptionEntry(Generic[K, V, C]):
         "pending_call",
         "requested",
         "suspected_ns",
-        "suspicion_allowed_ns",
+        "suspicion_limit",
         "suspicions",
     )
 
@@ -72,7 +93,7 @@ class SubscriptionEntry(Generic[K, V, C]):
         self.failures = 0
         self.suspicions = 0
         self.suspected_ns: int | None = None
-        self.suspicion_allowed_ns = 0
+        self.suspicion_limit = _Limit()
 
 
 class _Peer(Generic[K, V, C]):
@@ -84,6 +105,9 @@ class _Peer(Generic[K, V, C]):
         self.ready: OrderedDict[K, None] = OrderedDict()
         self.in_flight = 0
         self.up_count = up_count
+        self.repeat_limit = _Limit()
+        self.repeat_ns = _NEVER_NS
+        """When to repeat all calls: the link has come up."""
 
 
 class SubscriptionReconciler(Generic[K, V, C]):
@@ -106,6 +130,7 @@ class SubscriptionReconciler(Generic[K, V, C]):
         # Only these are examined: the names of peers come from subscribers, and there may be many unreachable ones.
         self._ready_peers: dict[str, None] = {}
         self._link_changed = False
+        self._repeat_ns = _NEVER_NS
         self._pending: dict[C, SubscriptionEntry[K, V, C]] = {}
         self._deadlines: DeadlineQueue[K] = DeadlineQueue()
 
@@ -267,7 +292,13 @@ class SubscriptionReconciler(Generic[K, V, C]):
 
         Entries whose pause is over become ready and are not returned.
         The owner passes each returned entry to `retry`, `on_failure` or `settle`, or its key to `forget`.
+
+        [impl->LIF-18] Every entry of a peer whose link has come up becomes ready: calls may be lost, and the peer may have
+        restarted without its state.
         """
+        if self._link_changed or now_ns >= self._repeat_ns:
+            self._link_changed = False  # before the check: a change during the check is checked again
+            self._check_links(now_ns)
         timed_out = []
         while (key := self._deadlines.pop_due(now_ns)) is not None:
             entry = self._peers[self._peer_of(key)].entries[key]
@@ -286,12 +317,8 @@ class SubscriptionReconciler(Generic[K, V, C]):
     def pop_ready(self) -> Iterator[SubscriptionEntry[K, V, C]]:
         """The entries to call now; pass each to `begin_call` or `settle` before taking the next.
 
-        [impl->LIF-18] Yields no entry of a peer whose link is down, and every entry of a peer whose link has come up: calls
-        may be lost, and the peer may have restarted without its state.
+        [impl->LIF-18] Yields no entry of a peer whose link is down.
         """
-        if self._link_changed:
-            self._link_changed = False  # before the check: a change during the check is checked again
-            self._check_links()
         for name in list(self._ready_peers):
             self._ready_peers.pop(name, None)
             peer = self._peers.get(name)
@@ -309,12 +336,15 @@ class SubscriptionReconciler(Generic[K, V, C]):
         self._deadlines.schedule(entry.key, now_ns + self._policy.call_timeout_ms * _NS_PER_MS)
 
     def on_link_changed(self) -> None:
-        """A link came up or went down; `pop_ready` is due. Safe from any thread."""
+        """A link came up or went down; `pop_timeouts` is due. Safe from any thread."""
         self._link_changed = True
 
     def next_due_ns(self) -> int | None:
         """The monotonic time of the next timeout or retry."""
-        return self._deadlines.next_due
+        due_ns = self._deadlines.next_due
+        if self._repeat_ns == _NEVER_NS:
+            return due_ns
+        return self._repeat_ns if due_ns is None else min(due_ns, self._repeat_ns)
 
     @property
     def in_flight_count(self) -> int:
@@ -351,20 +381,28 @@ class SubscriptionReconciler(Generic[K, V, C]):
             entry.pending_call = None
         self._deadlines.cancel(entry.key)
 
-    def _check_links(self) -> None:
+    def _check_links(self, now_ns: int) -> None:
         for name, peer in self._peers.items():
             link = self._link_of(name)
             if link.up_count != peer.up_count:
                 peer.up_count = link.up_count
+                if peer.repeat_ns == _NEVER_NS:
+                    policy = self._policy
+                    delay_ns = peer.repeat_limit.delay_ns(now_ns, policy.link_burst, policy.link_interval_ms)
+                    peer.repeat_ns = now_ns + delay_ns
+            if peer.repeat_ns <= now_ns:
+                peer.repeat_ns = _NEVER_NS
                 for entry in peer.entries.values():
                     entry.failures = 0
                     self._make_ready(entry)
             if peer.ready:
                 self._ready_peers[name] = None
+        self._repeat_ns = min((each.repeat_ns for each in self._peers.values()), default=_NEVER_NS)
 
     def _suspicion_delay_ms(self, entry: SubscriptionEntry[K, V, C], now_ns: int) -> int:
         """Count one more suspicion; the ms before it may cause a call."""
-        interval_ns = self._policy.suspicion_interval_ms * _NS_PER_MS
-        allowed_ns = max(entry.suspicion_allowed_ns, now_ns)
-        entry.suspicion_allowed_ns = allowed_ns + interval_ns
-        return max(0, allowed_ns - now_ns - (self._policy.suspicion_burst - 1) * interval_ns) // _NS_PER_MS
+        policy = self._policy
+        delay_ns = entry.suspicion_limit.delay_ns(
+            now_ns, policy.suspicion_burst, policy.suspicion_interval_ms
+        )
+        return delay_ns // _NS_PER_MS
