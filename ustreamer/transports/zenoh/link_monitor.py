@@ -33,8 +33,8 @@ A lost link loses the messages that were put and not read. Zenoh does not report
   breaks, Zenoh uses the other one and reports nothing. What the first one may have lost is put again.
 * A router that resumes after most of a lease drops its clients that were silent meanwhile, and then reads what waits
   for them. They connect again at once (measured: 8 ms). So what it had not read counts as lost with it. If this session
-  has just connected to it, it announces their subscriptions for a moment. So what a subscriber lacks that is lost within
-  a second after a router has connected counts as lost since that time.
+  has just connected to it, it announces their subscriptions for a moment. So if a subscriber is lost within a second
+  after a router has connected, all puts to it since the connection count as lost.
 * A node whose kernel restarts (an ECU reset): detected after seconds, by a TCP reset. All messages since its last
   acknowledgement are lost.
 

@@ -63,9 +63,10 @@ log = logging.getLogger("ustreamer.zenoh")
 
 MAX_LISTENERS: Final = 256
 _RUNTIME: Final = "(rx: (worker_threads: 16), tx: (worker_threads: 16))"
-"""By default Zenoh reads the sockets of all sessions of a process on two threads, and writes to them on few others.
-Closing a socket whose peer has stopped reading blocks such a thread for up to 10 s (SO_LINGER). Two stalled peers
-stopped all endpoints: for 7.3 s on reading threads. Where puts may wait longer than the lease: 5 s on writing ones."""
+"""16 threads that read the sockets of all sessions of this process, and 16 that write to them. The closing of a socket
+whose node has stopped reading blocks one of them for up to 10 s (SO_LINGER). With Zenoh's own numbers of threads two
+stalled nodes stopped all endpoints for 7.3 s, by the reading ones. With a `wait_before_close` above the lease it was
+5 s, by the writing ones. An environment with `ZENOH_RUNTIME` replaces this."""
 _ANSWERED_REQUESTS: Final = 32_768  # 1 MB, filled by calls only
 _AGGREGATION: Final = "aggregation/publishers"
 _MTLS: Final = "transport/link/tls/enable_mtls"

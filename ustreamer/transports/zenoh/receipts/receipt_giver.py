@@ -45,7 +45,7 @@ RECENT_IDS: Final = 65_536
 _INTERVAL_S: Final = 0.05
 """Between two receipts. A receipt costs 0.1 ms here and 0.06 ms at the sender, and both wake threads for it."""
 _DURABLE_INTERVAL_S: Final = 0.025
-"""For a durable endpoint: a kill may make copies of what is not on disk. A receipt is given each second time."""
+"""For a durable endpoint: a kill may make copies of what is not on disk. Every other round gives receipts."""
 _RECEIPT_BYTES: Final = 4_096 * ID_BYTES
 _MAX_PENDING_BYTES: Final = 4 * RECENT_IDS * ID_BYTES
 _LAST_TRIES: Final = 10
@@ -136,7 +136,7 @@ class ReceiptGiver:
     # --- on the receiving threads -------------------------------------------------------------------------------------
 
     def are_new(self, messages: Sequence[UMessage], ids: bytes) -> Sequence[bool] | None:
-        """Which of these messages with these joined ids are no copies; None for all."""
+        """A flag for each of these messages with these joined ids: True if it is new. None: all are new."""
         with self._recent_lock:
             new = self._recent.are_new(messages, ids)
             if new is not None:
@@ -151,7 +151,7 @@ class ReceiptGiver:
     def record(self, ids: bytes) -> None:
         """The listener took the messages with these joined ids, or earlier copies of them.
 
-        Above the limit they get no receipt: the sender keeps them, and a copy gets a receipt later.
+        Above `_MAX_PENDING_BYTES` they are not recorded: the sender keeps them, and a copy gets a receipt later.
         """
         if not self._pending or self._pending_bytes < _MAX_PENDING_BYTES:
             self._pending_bytes += len(ids)
@@ -277,7 +277,7 @@ class ReceiptGiver:
             parts.append(pending.popleft()[1])
         self._pending_bytes = sum(len(each) for _, each in tuple(pending)) if pending else 0
         excess = self._pending_bytes - RECENT_IDS * ID_BYTES
-        while excess > 0:  # nothing gets safe: the sender keeps them, and a copy gets a receipt later
+        while excess > 0:  # the store makes no progress: drop the oldest ids; the sender keeps their messages
             excess -= len(pending.popleft()[1])
         if parts and self.store is not None:
             parts = [b"".join(parts)]

@@ -34,7 +34,7 @@ class RecentIds:
         """No remembered id of another source has a higher msb."""
 
     def are_new(self, messages: Sequence[UMessage], ids: bytes) -> Sequence[bool] | None:
-        """Which of these messages with these joined ids are new; None for all. They are remembered from now on."""
+        """A flag for each message: True if it is new. None: all are new. The joined ids are remembered from now on."""
         if self._rise_in_batch(messages, ids) if type(messages) is MessageBatch else self._rise(messages):
             self._young.joined.append(ids)
             self._young.joined_bytes += len(ids)
