@@ -4,7 +4,8 @@
 Two sets of eight receivers get the same 24 MB/s from one streamer at the same time. In the first set each receiver
 has its own endpoint. In the second set, the control, all receivers share one endpoint. One receiver of each set is
 stopped (SIGSTOP). The stall must delay the other receivers of the control; otherwise a buffer absorbed the stall and
-the test proves nothing.
+the test proves nothing. The long test stops no receiver of the control: after 5 s the control would catch up with 100 MB
+at once, and that delays all receivers on two cores.
 """
 
 import json
@@ -223,8 +224,13 @@ def streamer(directory: Path, patience: Patience) -> Iterator[tuple[StreamerProc
         yield process, source, apart | dict.fromkeys(together, shared)
 
 
-def measure(directory: Path, patience: Patience, calm_s: float, stall_s: float) -> IsolationResult:
-    """After `calm_s` stop the first receiver of each set for `stall_s`, and measure the other seven."""
+def measure(
+    directory: Path, patience: Patience, calm_s: float, stall_s: float, *, stalls_control: bool
+) -> IsolationResult:
+    """After `calm_s` stop the first receiver of each set for `stall_s`, and measure the other seven.
+
+    Without `stalls_control` no receiver of the shared endpoint stops, and all eight are measured.
+    """
     with ExitStack() as stack:
         process, source, ports = stack.enter_context(streamer(directory, patience))
         for name, port in ports.items():
@@ -232,9 +238,12 @@ def measure(directory: Path, patience: Patience, calm_s: float, stall_s: float) 
                 subscriber.subscribe(TOPIC)
         by_set = list(ports.values())
         separate_ports, shared_ports = by_set[:EIGHT], by_set[EIGHT:]
-        victims = stack.enter_context(StallProcess("receive", separate_ports[0], shared_ports[0]))
+        victim_ports, control_ports = [separate_ports[0]], shared_ports
+        if stalls_control:
+            victim_ports.append(control_ports.pop())
+        victims = stack.enter_context(StallProcess("receive", *victim_ports))
         others = stack.enter_context(StallProcess("receive", *separate_ports[1:]))
-        control = stack.enter_context(StallProcess("receive", *shared_ports[1:]))
+        control = stack.enter_context(StallProcess("receive", *control_ports))
         for each in (victims, others, control):
             each.wait_ready()
         publisher = stack.enter_context(StallProcess("publish", HZ, source))
@@ -266,7 +275,7 @@ def test_a_stopped_receiver_delays_no_receiver_of_another_endpoint(tmp_path: Pat
     while len(rounds) < ROUNDS and not any(found.is_isolated for found in rounds):
         directory = tmp_path / str(len(rounds))
         directory.mkdir()
-        rounds.append(measure(directory, QUICK, calm_s=2.0, stall_s=4.0))
+        rounds.append(measure(directory, QUICK, calm_s=2.0, stall_s=4.0, stalls_control=True))
     summary = "; ".join(str(found) for found in rounds)
     assert any(found.is_isolated for found in rounds), summary
     assert sum(found.separate.lost for found in rounds) == 0, summary
@@ -281,9 +290,10 @@ def test_a_stall_of_15_s_keeps_the_p99_of_other_endpoints_within_1_5_times(
     for number in range(3):
         directory = tmp_path / str(number)
         directory.mkdir()
-        rounds.append(measure(directory, patience, calm_s=15.0, stall_s=15.0))
+        rounds.append(measure(directory, patience, calm_s=15.0, stall_s=15.0, stalls_control=False))
         print(rounds[-1])
-    assert min(found.shared.ratio for found in rounds) > 20, "the stall did not delay the control"
+    overflows = [found.ledger["dead_lettered"] for found in rounds]
+    assert min(overflows) > HZ * 5, f"a buffer absorbed the stall: {overflows} dead letters"
     assert sum(found.separate.lost for found in rounds) == 0
     # The median of three rounds: the machine may be busy in one of them.
     assert sorted(found.separate.ratio for found in rounds)[1] <= 1.5, [str(found) for found in rounds]
