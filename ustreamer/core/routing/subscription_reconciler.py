@@ -34,7 +34,8 @@ class ReconcilerPolicy(msgspec.Struct, frozen=True, kw_only=True):
     `opposite_supersedes`: a Subscribe abandons a pending Unsubscribe and is sent at once, and the other way round.
     Without this option a call waits for the answer to the one before. `suspicion_burst` suspicions of an entry may
     cause calls in a row; later ones cause one call per `suspicion_interval_ms`. `link_burst` and `link_interval_ms`
-    limit in the same way how often a link that comes up repeats all calls of its peer.
+    limit in the same way how often a link that comes up repeats all calls of its peer. While a link does not stay up,
+    answers that take longer than this interval come too late.
     """
 
     call_timeout_ms: int
