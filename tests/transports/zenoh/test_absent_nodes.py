@@ -292,6 +292,25 @@ def test_at_a_stop_those_are_absent_that_may_return_and_missed_what_others_recei
     assert absent.pop_all(6_000 * MS) == []
 
 
+@pytest.mark.parametrize(("has_ended", "counted"), [(True, []), (False, ["router"])])
+def test_a_lone_router_that_ended_and_was_replaced_is_not_counted(
+    absent: AbsentNodes, has_ended: bool, counted: list[str]
+) -> None:
+    """All its subscribers were lost with it, so they get everything again. One that is cut off may still have some."""
+    lost = NodeLoss(5_000 * MS, 5_000 * MS, is_receiver_gone=False, is_router=True, has_ended=has_ended)
+    absent.add("router", lost, has_others=False)
+    absent.on_connected("next router", 5_100 * MS)
+    assert [each.zid for each in absent.pop_all(6_000 * MS)] == counted
+
+
+def test_one_of_two_routers_that_ended_is_counted_at_a_stop(absent: AbsentNodes) -> None:
+    """Its clients may be back at a new router, which the streamer does not know."""
+    lost = NodeLoss(5_000 * MS, 5_000 * MS, is_receiver_gone=False, is_router=True, has_ended=True)
+    absent.add("router", lost, has_others=True)
+    absent.on_connected("next router", 5_100 * MS)
+    assert [each.zid for each in absent.pop_all(6_000 * MS)] == ["router"]
+
+
 def test_the_sent_messages_of_a_time_are_known_to_the_tick() -> None:
     totals = SentTotals(LEASE_MS * MS)
     for tick in range(1, 2_001):

@@ -90,7 +90,8 @@ class AbsentNodes:
         """A node has connected. If it was lost, it had not left."""
         node = self._absent.pop(zid, None)
         for each in self._absent.values():
-            each.has_others = True
+            # After the end of a lone router its publishers have lost all subscribers: they put everything again.
+            each.has_others |= not (each.loss.is_router and each.loss.has_ended)
         if node is None or now_ns - node.loss.at_ns > ABSENT_NS:
             return
         # Too late for the publishers: they have dropped what a node that left has read.

@@ -66,6 +66,7 @@ class NodeLoss:
     __slots__ = (
         "acked_ns",
         "at_ns",
+        "has_ended",
         "has_stopped",
         "is_receiver_gone",
         "is_router",
@@ -82,6 +83,7 @@ class NodeLoss:
         is_receiver_gone: bool,
         is_router: bool = False,
         acked_ns: int = 0,
+        has_ended: bool = False,
         has_stopped: bool = False,
     ) -> None:
         self.at_ns = self.until_ns = at_ns
@@ -92,6 +94,8 @@ class NodeLoss:
         self.since_ns = since_ns
         self.is_receiver_gone = is_receiver_gone
         """True if the process that was to receive the puts has ended or left, and not only a router before it."""
+        self.has_ended = has_ended
+        """True if the process of the node has ended or left its session, also that of a router."""
         self.has_stopped = has_stopped
         """True if the process of the node did nothing, although its kernel did."""
 
@@ -102,7 +106,7 @@ class NodeLoss:
 
     def set_not_left(self) -> None:
         """The node did not leave: it may not have read everything."""
-        self.is_receiver_gone = False
+        self.is_receiver_gone = self.has_ended = False
         self.since_ns = min(self.since_ns, self.acked_ns - MARGIN_NS)
 
     def distance_ns(self, noticed_ns: int) -> int:
@@ -297,14 +301,15 @@ class ConnectedNode:
 
     def loss(self, now_ns: int) -> NodeLoss:
         """What is lost with this node, lost at `now_ns`."""
-        has_left = not (self._is_silent(now_ns) or self.is_stalled(now_ns))
+        has_ended = not (self._is_silent(now_ns) or self.is_stalled(now_ns))
         since_ns = self._lost_since_ns(now_ns)
         return NodeLoss(
             now_ns,
             since_ns,
-            is_receiver_gone=has_left and not self.is_router,
+            is_receiver_gone=has_ended and not self.is_router,
             is_router=self.is_router,
             acked_ns=self.acked_ns,
+            has_ended=has_ended,
             has_stopped=self.has_stopped(now_ns),
         )
 

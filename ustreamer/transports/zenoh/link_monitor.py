@@ -493,7 +493,7 @@ class LinkMonitor:
         was_up = self.up
         loss = self._remove_node(key, now_ns)
         # The node is alive, and any put since it connected may be lost.
-        loss.is_receiver_gone = False
+        loss.is_receiver_gone = loss.has_ended = False
         loss.since_ns = node.joined_ns  # `AbsentNodes` has the time of an earlier loss
         if was_up and not self.up:
             self._notify_watchers()
