@@ -18,7 +18,9 @@ def test_a_stalled_receiver_delays_no_other_endpoint(tmp_path: Path, trials: int
         directory = tmp_path / str(number)
         directory.mkdir()
         patience = BY_DEFAULT if trials >= LONG_S else QUICK
-        rounds.append(measure(directory, patience, calm_s=trials / 2, stall_s=float(trials)))
+        rounds.append(
+            measure(directory, patience, calm_s=trials / 2, stall_s=float(trials), stalls_control=True)
+        )
     ratio = median(each.separate.ratio for each in rounds)
     added = median(each.separate.stall_worst - each.separate.calm_p99 for each in rounds)
     dead = sum(each.ledger["dead_lettered"] for each in rounds)

@@ -192,7 +192,9 @@ def test_ten_thousand_events_of_each_e2e_profile_are_valid(
                 results[checker.check(received[8:16], received[16:])] += 1
         receiver.settimeout(DEADLINE_S)
     if throttled:
-        assert results
+        if not results:  # the streamer may be later than all sends
+            received = receiver.recv(2_048)
+            results[checker.check(received[8:16], received[16:])] += 1
         assert not results[
             E2eResult.ERROR
         ]  # a gap of as many events as the counter has values looks like a repetition
