@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several runs of the kit at one subject: a Zenoh node stands for its network."""
 
-import json
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
-import zenoh
 from uprotocol_tck import other_runs
 from uprotocol_tck.case import NotJudged
 from uprotocol_tck.other_runs import OtherRuns
@@ -19,19 +16,13 @@ DEADLINE_S = 10.0
 
 
 @pytest.fixture
-def network(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Network]]:
+def network(monkeypatch: pytest.MonkeyPatch, node: str) -> Iterator[Callable[[], Network]]:
     """Opens a session of one network, whose node never restarts."""
     monkeypatch.setattr(other_runs, "SETTLE_S", 0.1)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        locator = f"tcp/127.0.0.1:{free.getsockname()[1]}"
-    config = zenoh.Config()
-    config.insert_json5("listen/endpoints", json.dumps([locator]))
-    config.insert_json5("scouting/multicast/enabled", "false")
     with ExitStack() as stack:
-        stack.enter_context(zenoh.open(config))
 
         def opened() -> Network:
-            made = Network(locator, DEADLINE_S)
+            made = Network(node, DEADLINE_S)
             stack.callback(made.leave)
             return made
 

@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The uSubscription that the kit plays, and a subject that repeats its calls."""
 
-import json
-import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
-import zenoh
 from uprotocol_tck.probe import Entity, Network
 from uprotocol_tck.remote import RemoteUsubscription
 from uprotocol_tck.uprotocol import Code, Uri, Uuid
@@ -40,16 +37,10 @@ class Subject:
 
 
 @pytest.fixture
-def subject() -> Iterator[Subject]:
+def subject(node: str) -> Iterator[Subject]:
     """A subject and the uSubscription that it calls, connected through one node of Zenoh."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        locator = f"tcp/127.0.0.1:{free.getsockname()[1]}"
-    config = zenoh.Config()
-    config.insert_json5("listen/endpoints", json.dumps([locator]))
-    config.insert_json5("scouting/multicast/enabled", "false")
     with ExitStack() as stack:
-        stack.enter_context(zenoh.open(config))
-        here, there = Network(locator, DEADLINE_S), Network(locator, DEADLINE_S)
+        here, there = Network(node, DEADLINE_S), Network(node, DEADLINE_S)
         stack.callback(here.leave)
         stack.callback(there.leave)
         remote = RemoteUsubscription(there, "tck.other")

@@ -4,8 +4,8 @@
 Two sets of eight receivers get the same 24 MB/s from one streamer at the same time. In the first set each receiver
 has its own endpoint. In the second set, the control, all receivers share one endpoint. One receiver of each set is
 stopped (SIGSTOP). The stall must delay the other receivers of the control; otherwise a buffer absorbed the stall and
-the test proves nothing. The long test stops no receiver of the control: after 5 s the control would catch up with 100 MB
-at once, and that delays all receivers on two cores.
+the test proves nothing. The long test stops no receiver of the control: after 5 s the control would catch up with 100 MB.
+That delays all receivers on two cores.
 """
 
 import json
